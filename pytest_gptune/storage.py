@@ -54,7 +54,7 @@ def record_path(test_file: Path, owner: str, kind: str) -> Path:
 
 @contextlib.contextmanager
 def locked(path: Path, timeout_s: float = 600.0) -> Iterator[None]:
-    """Hold the lock that belongs to ``path`` across processes; the lock file stands in the user's cache folder.
+    """Hold the lock of ``path`` across processes; the lock file stands in the user's cache folder.
 
     Raises:
         StorageError: the lock was not to be had within ``timeout_s``.

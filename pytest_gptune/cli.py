@@ -1,0 +1,76 @@
+"""``gptune``: what needs no test run."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from collections.abc import Sequence
+
+from pytest_gptune import __version__
+from pytest_gptune.errors import GptuneError
+from pytest_gptune.routes import KnobSpace, RouteExpression
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point of the console script; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="gptune",
+        description="Looks at tuning without running a test. To tune: pytest --gptune-search fast",
+    )
+    parser.add_argument("--version", action="version", version=f"pytest-gptune {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    knobs = commands.add_parser("knobs", help="print the knob space of a backend")
+    knobs.add_argument("filter", nargs="?", default="", help="only knobs whose name or help contains it")
+    knobs.add_argument("--backend", default="onnxruntime", help="default onnxruntime")
+    knobs.add_argument("--json", action="store_true", help="in the form of getAllBuildRoutes()")
+    routes = commands.add_parser("routes", help="print the routes of an expression")
+    routes.add_argument("expression", help="as '-knob=[a|b] -knob=c'; quote it")
+    routes.add_argument("--search", choices=("fast", "full"), default="fast")
+    routes.add_argument("--backend", default="onnxruntime", help="default onnxruntime")
+    routes.add_argument("--most", type=int, default=1000, help="print at most so many routes, default 1000")
+    given = parser.parse_args(arguments)
+    try:
+        return _knobs(given) if given.command == "knobs" else _routes(given)
+    except GptuneError as error:
+        print(f"gptune: {error}", file=sys.stderr)
+        return 2
+
+
+def _knobs(given: argparse.Namespace) -> int:
+    from pytest_gptune.reports.knobs import knob_lines
+
+    space = _space(given.backend)
+    shown = space.filter(given.filter)
+    if given.json:
+        print(shown.to_json())
+        return 0
+    for line in knob_lines(given.backend, space, shown, given.filter, shutil.get_terminal_size().columns):
+        print(line)
+    return 0
+
+
+def _routes(given: argparse.Namespace) -> int:
+
+    expression = RouteExpression.parse(given.expression, _space(given.backend), where="expression")
+    routes = expression.fast() if given.search == "fast" else expression.full()
+    print(f"{routes.count} routes")
+    for index in range(min(routes.count, given.most)):
+        print(routes[index])
+    if routes.count > given.most:
+        print(f"... and {routes.count - given.most} more (--most)")
+    for pruned in expression.pruned:
+        print(f"pruned: {pruned.knob}={pruned.value}: {pruned.reason}")
+    return 0
+
+
+def _space(backend_name: str) -> KnobSpace:
+    from pytest_gptune.engines.registry import load_backend
+
+    backend = load_backend(backend_name)
+    backend.check_available({})
+    return KnobSpace.from_json(backend.knob_space(None, {}))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

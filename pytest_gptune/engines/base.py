@@ -1,0 +1,186 @@
+"""The protocol between the search loop and a backend.
+
+Everything that crosses it is plain data (built-in types, frozen dataclasses of them, and arrays), because an
+engine may live in another process. A backend builds engines; an engine runs and is sampled. When to stop
+sampling, what to compare with what, and what it means is decided elsewhere (``timing/``, ``verdict``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from pytest_gptune.errors import GptuneError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+LatencyKind = Literal["device_queued", "device_waited", "host_wall"]
+
+RoutePairs = tuple[tuple[str, str], ...]
+
+
+class BackendMissingError(GptuneError):
+    """The backend, its package or its device is not there."""
+
+
+class BuildRejectedError(GptuneError):
+    """The backend refuses to build this route, or cannot honour it: the route's status is ``rejected``."""
+
+
+class EngineFailedError(GptuneError):
+    """The engine was built and then failed to run: the route's status is ``crashed``."""
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """Name, element type and shape of one input or output of a model.
+
+    Attributes:
+        dtype: NumPy's or ml_dtypes' name of the element type, as ``float32`` or ``bfloat16``.
+        shape: a number for each static dimension, a name or None for each dynamic one.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | str | None, ...]
+
+    def __str__(self) -> str:
+        dims = ", ".join("?" if d is None else str(d) for d in self.shape)
+        return f"{self.name}: {self.dtype}[{dims}]"
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """What is known of a model file without building it."""
+
+    path: str
+    sha256: str
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    operators: frozenset[str] = frozenset()
+    data_files: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class BuildRequest:
+    """What an engine is built from.
+
+    Attributes:
+        model: path of the ONNX file; external data stands beside it.
+        model_sha256: its digest, external data included.
+        route: the knobs that differ from their defaults; empty for the default route.
+        shapes: the shape of each input the engine is declared for, where the model leaves it open.
+        options: the backend's own options, from the marker's ``options``.
+    """
+
+    model: str
+    model_sha256: str
+    route: RoutePairs = ()
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def route_text(self) -> str:
+        """The route as it is printed, ``default`` for the empty one."""
+        return " ".join(f"{knob}={value}" for knob, value in self.route) or "default"
+
+
+@dataclass(frozen=True)
+class EngineInfo:
+    """Facts about an engine that has been built.
+
+    Attributes:
+        digest: identifies the engine: equal digests are the same engine, built twice.
+        engine_bytes: size of the serialised engine, None where the backend has none.
+        graph: whether runs are replayed from a captured graph.
+    """
+
+    digest: str
+    latency_kind: LatencyKind
+    build_seconds: float
+    engine_bytes: int | None = None
+    graph: bool = False
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The machine and software a backend runs on; the fingerprint is made from it.
+
+    Attributes:
+        device_class: devices whose latencies may be compared, as ``cpu:AMD EPYC 7763:2``.
+        tuner_version: version of what owns the knobs.
+        software: versions and settings; a change makes another stack.
+        device: facts of the device; a change makes another device.
+        noted: recorded, never compared.
+    """
+
+    device_class: str
+    tuner_version: str
+    software: Mapping[str, Any]
+    device: Mapping[str, Any]
+    noted: Mapping[str, Any]
+
+
+class Engine(Protocol):
+    """An engine that has been built and is loaded."""
+
+    @property
+    def info(self) -> EngineInfo:
+        """Facts about it."""
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """One inference: every output by its name, as arrays that own their data.
+
+        Raises:
+            EngineFailedError: the backend raised.
+        """
+
+    def load(self, inputs: Mapping[str, np.ndarray]) -> None:
+        """Put the inputs where the samples that follow read them, outside of the timed region."""
+
+    def sample(self, seconds: float, at_most: int, batch: int = 1) -> list[float]:
+        """Time inferences on the loaded inputs for ``seconds``, or until ``at_most`` samples are taken.
+
+        Args:
+            seconds: wall time to spend; at least one sample is taken.
+            at_most: the most samples to take.
+            batch: inferences per sample; a sample is their mean.
+
+        Returns:
+            Seconds per inference, in the order taken.
+        """
+
+    def close(self) -> None:
+        """Release what the engine holds; it is not used afterwards."""
+
+
+class Backend(Protocol):
+    """Builds engines for one kind of compiler or runtime."""
+
+    name: str
+
+    def check_available(self, options: Mapping[str, Any]) -> None:
+        """Raise BackendMissingError, saying what mends it, unless engines can be built and run here."""
+
+    def check_options(self, options: Mapping[str, Any]) -> None:
+        """Raise SettingsError for an option this backend does not know or a value it cannot use."""
+
+    def environment(self, options: Mapping[str, Any]) -> Environment:
+        """The machine and software as this backend sees them."""
+
+    def knob_space(self, model: ModelInfo | None, options: Mapping[str, Any]) -> str:
+        """The knob space as JSON in the form of ``IBuilderConfig.getAllBuildRoutes()``."""
+
+    def process_family(self, route: RoutePairs) -> str:
+        """Names the process-wide settings of a route; two families never share a process. Empty: none."""
+
+    def build(self, request: BuildRequest) -> Engine:
+        """Build and load an engine.
+
+        Raises:
+            ModelError: the model itself cannot be built, whatever the route.
+            BuildRejectedError: this route cannot be built.
+        """

@@ -1,0 +1,300 @@
+"""Builds ONNX Runtime sessions from routes."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib.util
+import json
+import platform
+import re
+import time
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pytest_gptune.engines.base import (
+    BackendMissingError,
+    BuildRejectedError,
+    BuildRequest,
+    EngineInfo,
+    Environment,
+    RoutePairs,
+)
+from pytest_gptune.engines.machine import cpu_model, load_average, steering_environment, usable_cores
+from pytest_gptune.engines.onnxruntime import knobs
+from pytest_gptune.engines.onnxruntime.session import SessionEngine
+from pytest_gptune.errors import ModelError, SettingsError
+
+_PROVIDERS = {
+    "cpu": "CPUExecutionProvider",
+    "azure": "AzureExecutionProvider",
+    "coreml": "CoreMLExecutionProvider",
+    "cuda": "CUDAExecutionProvider",
+    "dml": "DmlExecutionProvider",
+    "openvino": "OpenVINOExecutionProvider",
+}
+
+_OPTIONS = {
+    "provider": "execution provider that must run every node: cpu (default), or another by name",
+    "allow_cpu_nodes": "True: nodes the provider leaves to the CPU are accepted",
+    "log_severity": "0 (verbose) to 4 (fatal); default 3 (errors)",
+}
+
+_ASSIGNMENT_KEY = "session.record_ep_graph_assignment_info"
+
+# Messages about the model itself, whatever the route, and what to tell the user instead.
+_OPSET = re.compile(
+    r"Opset (\d+) is under development.*official support for domain (\S+) is till opset (\d+)", re.S
+)
+_IR = re.compile(r"Unsupported model IR version: (\d+), max supported IR version: (\d+)")
+_UNKNOWN_OPERATOR = re.compile(r"Fatal error: (\S+?)\(-?\d+\) is not a registered function/op")
+
+
+class OnnxRuntimeBackend:
+    """ONNX Runtime through its Python package."""
+
+    name = "onnxruntime"
+
+    def check_available(self, options: Mapping[str, Any]) -> None:
+        """Raise BackendMissingError unless onnxruntime and the provider asked for are installed."""
+        if importlib.util.find_spec("onnxruntime") is None:
+            raise BackendMissingError(
+                "backend 'onnxruntime' is not installed",
+                mend='python -m pip install "pytest-gptune[cpu]" (or [cuda] for its CUDA provider)',
+            )
+        provider = _provider(options)
+        import onnxruntime as ort
+
+        available = ort.get_available_providers()
+        if provider not in available:
+            cuda = provider == _PROVIDERS["cuda"]
+            raise BackendMissingError(
+                f"ONNX Runtime {ort.__version__} has no {provider}; it has {', '.join(available)}",
+                mend='python -m pip install "pytest-gptune[cuda]" in an environment without onnxruntime'
+                if cuda
+                else "install the build of ONNX Runtime that has it, or correct options={'provider': ...}",
+            )
+
+    def check_options(self, options: Mapping[str, Any]) -> None:
+        """Raise SettingsError for an unknown option or a value of the wrong kind."""
+        for key in options:
+            if key not in _OPTIONS:
+                near = difflib.get_close_matches(key, _OPTIONS, n=1)
+                raise SettingsError(
+                    f"backend 'onnxruntime' has no option '{key}'",
+                    where="options={...} of the marker",
+                    mend=f"write '{near[0]}'" if near else f"use one of: {', '.join(_OPTIONS)}",
+                )
+        _provider(options)
+        severity = options.get("log_severity", 3)
+        if isinstance(severity, bool) or not isinstance(severity, int) or not 0 <= severity <= 4:
+            raise SettingsError(
+                f"option 'log_severity' is {severity!r}",
+                where="options={...} of the marker",
+                mend="use a number from 0 to 4",
+            )
+
+    def environment(self, options: Mapping[str, Any]) -> Environment:
+        """The machine and ONNX Runtime's version and provider."""
+        import onnxruntime as ort
+
+        cores, cpu = usable_cores(), cpu_model()
+        return Environment(
+            device_class=f"cpu:{cpu}:{cores}",
+            tuner_version=ort.__version__,
+            software={
+                "backend": f"onnxruntime {ort.__version__}",
+                "provider": _provider(options),
+                "options": json.dumps(dict(options), sort_keys=True, default=str),
+                "environment": steering_environment(),
+            },
+            device={
+                "cpu_model": cpu,
+                "cores": cores,
+                "machine": platform.machine(),
+                "system": platform.system(),
+            },
+            noted={"host": platform.node(), "load": load_average(), "python": platform.python_version()},
+        )
+
+    def knob_space(self, model: Any, options: Mapping[str, Any]) -> str:
+        """Knobs of the installed version on this machine."""
+        import onnxruntime as ort
+
+        library = _library()
+        return knobs.knob_space(
+            tuner_version=ort.__version__,
+            cores=usable_cores(),
+            machine=platform.machine(),
+            attributes=[name for name in dir(ort.SessionOptions) if not name.startswith("_")],
+            keys=knobs.known_keys(library),
+            passes=knobs.known_passes(library),
+            quantised=None
+            if model is None
+            else bool({"QuantizeLinear", "DequantizeLinear"} & model.operators),
+        )
+
+    def process_family(self, route: RoutePairs) -> str:
+        """Flushing denormals is decided by the first session of a process, for all of it."""
+        return "denormal_as_zero" if (knobs.DENORMAL, "1") in route else ""
+
+    def build(self, request: BuildRequest) -> SessionEngine:
+        """Create the session; the build time is that of ``InferenceSession``."""
+        import onnxruntime as ort
+
+        provider = _provider(request.options)
+        options, effective = _session_options(request)
+        providers = [provider] if provider == _PROVIDERS["cpu"] else [provider, _PROVIDERS["cpu"]]
+        start = time.perf_counter()
+        try:
+            with warnings.catch_warnings():
+                # A provider that is missing is only warned of; it is checked below.
+                warnings.simplefilter("ignore")
+                session = ort.InferenceSession(request.model, options, providers=providers)
+        except Exception as error:  # ONNX Runtime's errors derive from Exception alone
+            raise _build_error(error, request, ort.__version__) from error
+        build_seconds = time.perf_counter() - start
+        session.disable_fallback()
+        _check_placement(session, provider, bool(request.options.get("allow_cpu_nodes")))
+        digest = hashlib.sha256(
+            json.dumps([request.model_sha256, ort.__version__, provider, effective], sort_keys=True).encode()
+        )
+        info = EngineInfo(
+            digest=digest.hexdigest(), latency_kind="host_wall", build_seconds=build_seconds, graph=False
+        )
+        return SessionEngine(session, info)
+
+
+def _library() -> Path:
+    spec = importlib.util.find_spec("onnxruntime.capi.onnxruntime_pybind11_state")
+    if spec is None or spec.origin is None:
+        raise BackendMissingError(
+            "ONNX Runtime's library is not where its package says",
+            mend="python -m pip install --force-reinstall onnxruntime",
+        )
+    return Path(spec.origin)
+
+
+def _provider(options: Mapping[str, Any]) -> str:
+    given = options.get("provider", "cpu")
+    if isinstance(given, str):
+        if given.lower() in _PROVIDERS:
+            return _PROVIDERS[given.lower()]
+        if given.endswith("ExecutionProvider"):
+            return given
+    raise SettingsError(
+        f"option 'provider' is {given!r}",
+        where="options={...} of the marker",
+        mend=f"use one of {', '.join(_PROVIDERS)}, or a full name as CPUExecutionProvider",
+    )
+
+
+def _session_options(request: BuildRequest) -> tuple[Any, dict[str, str]]:
+    """The session's options, and what was set as plain data.
+
+    Threads are always set to a number: 0 would let ONNX Runtime take the host's cores, not the quota's.
+    """
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.log_severity_level = request.options.get("log_severity", 3)
+    if hasattr(ort.InferenceSession, "get_provider_graph_assignment_info"):
+        options.add_session_config_entry(_ASSIGNMENT_KEY, "1")
+    cores = usable_cores()
+    effective = {"intra_op_num_threads": str(cores), "inter_op_num_threads": str(cores)}
+    disabled: list[str] = []
+    for name, value in request.route:
+        if name.startswith(knobs.PASS_PREFIX):
+            if value == "off":
+                disabled.append(name.removeprefix(knobs.PASS_PREFIX))
+        else:
+            effective[name.removeprefix(knobs.PREFIX)] = value
+    options.intra_op_num_threads = int(effective["intra_op_num_threads"])
+    options.inter_op_num_threads = int(effective["inter_op_num_threads"])
+    for name, value in effective.items():
+        if not name.endswith("_op_num_threads"):
+            _set_knob(options, name, value)
+    if disabled:
+        effective["disabled_optimizers"] = ",".join(sorted(disabled))
+        options.add_session_config_entry("optimization.disable_specified_optimizers", ";".join(disabled))
+    return options, effective
+
+
+def _set_knob(options: Any, name: str, value: str) -> None:
+    import onnxruntime as ort
+
+    knob = knobs.knob_named(knobs.PREFIX + name)
+    if knob is None or value not in knob.values:
+        raise BuildRejectedError(f"ONNX Runtime has no knob {knobs.PREFIX}{name} with value '{value}'")
+    if knob.target == "config":
+        if value != "full":
+            options.add_session_config_entry(name, value)
+        return
+    enums = {
+        "graph_optimization_level": lambda: getattr(
+            ort.GraphOptimizationLevel,
+            "ORT_DISABLE_ALL" if value == "disable" else f"ORT_ENABLE_{value.upper()}",
+        ),
+        "execution_mode": lambda: getattr(ort.ExecutionMode, f"ORT_{value.upper()}"),
+        "execution_order": lambda: getattr(ort.ExecutionOrder, value.upper()),
+    }
+    setattr(options, name, enums[name]() if name in enums else value == "on")
+
+
+def _check_placement(session: Any, provider: str, allow_cpu_nodes: bool) -> None:
+    """Find the fallback that ONNX Runtime is silent about: of the session, and of single nodes."""
+    got = session.get_providers()
+    if provider not in got:
+        raise BuildRejectedError(
+            f"the session fell back from {provider} to {', '.join(got)}",
+            mend="mend the provider's installation (its log says what is missing); a fallback is never timed",
+        )
+    if provider == _PROVIDERS["cpu"] or allow_cpu_nodes:
+        return
+    try:
+        assignment = session.get_provider_graph_assignment_info()
+    except (AttributeError, RuntimeError):
+        return  # before ONNX Runtime 1.24 placement cannot be read
+    elsewhere = [
+        f"{node.op_type} '{node.name}'"
+        for subgraph in assignment
+        if subgraph.ep_name != provider
+        for node in subgraph.get_nodes()
+    ]
+    if elsewhere:
+        shown = ", ".join(elsewhere[:5]) + (f" and {len(elsewhere) - 5} more" if len(elsewhere) > 5 else "")
+        raise BuildRejectedError(
+            f"{len(elsewhere)} nodes fell back from {provider} to another provider: {shown}",
+            mend="use a provider that has these operators, or accept it: options={'allow_cpu_nodes': True}",
+        )
+
+
+def _build_error(error: Exception, request: BuildRequest, version: str) -> ModelError | BuildRejectedError:
+    kind, text = type(error).__name__, " ".join(str(error).split())
+    where = request.model
+    if match := _OPSET.search(text):
+        opset, domain, most = match.groups()
+        return ModelError(
+            f"the model needs opset {opset} of {domain}; ONNX Runtime {version} has up to {most}",
+            where=where,
+            mend=f"export with opset {most} or older, or upgrade onnxruntime",
+        )
+    if match := _IR.search(text):
+        return ModelError(
+            f"the model has IR version {match[1]}; ONNX Runtime {version} reads up to {match[2]}",
+            where=where,
+            mend="save it with an older IR version (ir_version= of make_model), or upgrade onnxruntime",
+        )
+    if match := _UNKNOWN_OPERATOR.search(text):
+        return ModelError(
+            f"the model has operator {match[1]}, which ONNX Runtime {version} does not know",
+            where=where,
+            mend="export without custom operators, or use the backend that has them",
+        )
+    if kind in ("InvalidProtobuf", "NoSuchFile", "InvalidGraph"):
+        return ModelError(
+            f"ONNX Runtime {version} cannot load the model: {text}", where=where, mend="export it again"
+        )
+    return BuildRejectedError(f"ONNX Runtime {version} refuses to build the route ({kind}): {text}")

@@ -1,0 +1,114 @@
+"""An ONNX Runtime session as an engine."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from pytest_gptune.engines.base import EngineFailedError, EngineInfo
+from pytest_gptune.engines.onnxruntime.tensors import from_ort_value, to_ort_value
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class SessionEngine:
+    """A session on the CPU: inputs bound once, outputs allocated by the session at each run."""
+
+    def __init__(self, session: Any, info: EngineInfo) -> None:
+        self._session = session
+        self._info = info
+        self._inputs = [item.name for item in session.get_inputs()]
+        self._outputs = [item.name for item in session.get_outputs()]
+        self._binding: Any = None
+
+    @property
+    def info(self) -> EngineInfo:
+        """Facts about it."""
+        return self._info
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """One inference: every output by its name."""
+        binding = self._bind(inputs)
+        self._run_once(binding)
+        values = binding.get_outputs()
+        return {name: from_ort_value(value, name) for name, value in zip(self._outputs, values, strict=True)}
+
+    def load(self, inputs: Mapping[str, np.ndarray]) -> None:
+        """Copy the inputs into values of the session's own; samples read those."""
+        self._binding = self._bind(inputs)
+
+    def sample(self, seconds: float, at_most: int, batch: int = 1) -> list[float]:
+        """Time inferences on the loaded inputs with the monotonic clock."""
+        if self._binding is None:
+            raise EngineFailedError("sample() before load(): no inputs are bound")
+        run, binding, clock = self._session.run_with_iobinding, self._binding, time.perf_counter_ns
+        samples: list[float] = []
+        scale = 1e-9 / batch
+        try:
+            with _undisturbed():
+                deadline = clock() + int(seconds * 1e9)
+                while True:
+                    start = clock()
+                    for _ in range(batch):
+                        run(binding)
+                    end = clock()
+                    samples.append((end - start) * scale)
+                    if end >= deadline or len(samples) >= at_most:
+                        return samples
+        except Exception as error:  # ONNX Runtime's errors derive from Exception alone
+            raise _failed(error) from error
+
+    def close(self) -> None:
+        """Drop the session and with it its threads."""
+        self._binding = None
+        self._session = None
+
+    def _bind(self, inputs: Mapping[str, np.ndarray]) -> Any:
+        missing = [name for name in self._inputs if name not in inputs]
+        extra = [name for name in inputs if name not in self._inputs]
+        if missing or extra:
+            raise EngineFailedError(
+                f"inputs do not match the model's: missing {missing}, unknown {extra}",
+                mend=f"give exactly {self._inputs}",
+            )
+        binding = self._session.io_binding()
+        for name in self._inputs:
+            try:
+                binding.bind_ortvalue_input(name, to_ort_value(inputs[name]))
+            except Exception as error:
+                raise _failed(error) from error
+        for name in self._outputs:
+            binding.bind_output(name)
+        return binding
+
+    def _run_once(self, binding: Any) -> None:
+        try:
+            self._session.run_with_iobinding(binding)
+        except Exception as error:
+            raise _failed(error) from error
+
+
+def _failed(error: Exception) -> EngineFailedError:
+    return EngineFailedError(f"ONNX Runtime raised {type(error).__name__}: {' '.join(str(error).split())}")
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """No garbage collection and no tracing of coverage tools or debuggers within a timed region."""
+    collects = gc.isenabled()
+    trace, profile = sys.gettrace(), sys.getprofile()
+    gc.disable()
+    sys.settrace(None)
+    sys.setprofile(None)
+    try:
+        yield
+    finally:
+        sys.settrace(trace)
+        sys.setprofile(profile)
+        if collects:
+            gc.enable()

@@ -1,0 +1,49 @@
+"""Backends by name, from the entry point group ``gptune.backends``."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.metadata
+
+from pytest_gptune.engines.base import Backend, BackendMissingError
+from pytest_gptune.errors import SettingsError
+
+GROUP = "gptune.backends"
+
+# Named in the documentation before they exist, so that the message can say so.
+_PLANNED = ("tensorrt", "tensorrt_rtx")
+
+
+def backend_names() -> tuple[str, ...]:
+    """Names of all registered backends, sorted."""
+    return tuple(sorted({entry.name for entry in importlib.metadata.entry_points(group=GROUP)}))
+
+
+def load_backend(name: str) -> Backend:
+    """The backend registered under ``name``.
+
+    Raises:
+        SettingsError: no such backend.
+        BackendMissingError: it is registered, but its module cannot be imported.
+    """
+    entries = [entry for entry in importlib.metadata.entry_points(group=GROUP) if entry.name == name]
+    if not entries:
+        known = backend_names()
+        if name in _PLANNED:
+            raise BackendMissingError(
+                f"backend '{name}' is not part of this version of pytest-gptune",
+                mend=f"use one of: {', '.join(known)}",
+            )
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"write {near[0]}" if near else f"use one of: {', '.join(known)}"
+        raise SettingsError(f"unknown backend '{name}'", mend=hint)
+    try:
+        factory = entries[0].load()
+    except ImportError as error:
+        raise BackendMissingError(
+            f"backend '{name}' cannot be imported: {error}",
+            where=f"entry point {entries[0].value}",
+            mend="install the package that provides it again",
+        ) from error
+    backend: Backend = factory()
+    return backend

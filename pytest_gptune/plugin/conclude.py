@@ -1,0 +1,474 @@
+"""Concludes a tuning when its routes have run: finals, winner, gate, verdict, baseline."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pytest_gptune.accuracy import AccuracyGate, Case, Golden, load_golden
+from pytest_gptune.engines.base import Backend, Environment
+from pytest_gptune.errors import GptuneError
+from pytest_gptune.plugin.contest import CALIBRATION, Contest, make_contest
+from pytest_gptune.plugin.gating import Gating, compared_with, reference_of, unchanged_verdict
+from pytest_gptune.plugin.run import find_case
+from pytest_gptune.plugin.state import State
+from pytest_gptune.records.baseline import (
+    Baseline,
+    BaselineEntry,
+    BaselineSchemaError,
+    DefaultRecord,
+    load_baseline,
+    save_baseline,
+    select_entry,
+)
+from pytest_gptune.records.fingerprint import DEVICE, SOFTWARE, Fingerprint
+from pytest_gptune.records.history import HistoryError, old_model, repository_root
+from pytest_gptune.records.route_record import Latency, RouteRecord, TuningSpec
+from pytest_gptune.reports.tuning_report import TuningReport
+from pytest_gptune.timing.finals import FinalsResult
+from pytest_gptune.timing.statistics import summarise
+from pytest_gptune.verdict import Change, Verdict, choose_gate, choose_winner
+
+# Statuses of routes that did not get as far as numbers.
+_NEVER_RAN = frozenset({"rejected", "crashed", "timeout", "out_of_memory", "test_failed"})
+
+
+def conclude(spec: TuningSpec, records: Sequence[RouteRecord], state: State) -> TuningReport:
+    """The report of a tuning whose routes have run.
+
+    Raises:
+        GptuneError: golden, baseline or backend cannot be used any more.
+    """
+    backend = state.backend(spec.backend)
+    environment = backend.environment(spec.options)
+    report = TuningReport(
+        spec=spec,
+        routes=_with_speedups(records, spec),
+        verdict=Verdict("incomparable", "partial_run"),
+        environment=_environment_facts(environment),
+    )
+    verdict = _before_any_golden(report)
+    if verdict is not None:
+        return replace(report, verdict=verdict)
+    golden = load_golden(Path(spec.golden_path))
+    case = find_case(golden, spec.timed_case)
+    shapes = {name: tuple(array.shape) for name, array in case.inputs.items()}
+    report = replace(report, shapes=shapes, cases=tuple(c.name for c in golden.cases))
+    return _Conclusion(report, state, backend, environment, golden, case).report()
+
+
+def _before_any_golden(report: TuningReport) -> Verdict | None:
+    """The verdict where nothing has to be measured, None where finals may follow."""
+    statuses = [record.status for record in report.routes]
+    ran = [record for record in report.routes if record.status != "skipped"]
+    if ran and all(record.status in _NEVER_RAN for record in ran):
+        failed_tests = sum(record.status == "test_failed" for record in ran)
+        if failed_tests == len(ran):
+            # The user's own assertions failed, and their reports say so: there is nothing to add.
+            return Verdict("incomparable", "partial_run", message="the test itself failed on every route.")
+        first = next(record for record in ran if record.status != "test_failed")
+        return Verdict(
+            "fail",
+            "every_route_failed",
+            message=f"no route gave an engine that runs. {first.id}: {first.status}: {first.error}",
+        )
+    guarded = [key for key in report.spec.baseline_keys.values() if key is not None]
+    broken = [r for r in ran if r.key in guarded and r.status == "inaccurate"]
+    if "passed" not in statuses and "inaccurate" in statuses:
+        return Verdict("fail", "no_route_passes", message=_needed(ran))
+    if broken:
+        return Verdict(
+            "fail",
+            "baseline_route_inaccurate",
+            message=f"the baseline's route is not accurate any more. {broken[0].error}",
+        )
+    if "passed" not in statuses:
+        return Verdict(
+            "incomparable",
+            "partial_run",
+            message="no route was checked against a golden, so none can win: "
+            "call gptune_golden.check(engine).",
+        )
+    return None
+
+
+def _needed(records: Sequence[RouteRecord]) -> str:
+    needed = [r.needed_epsilon for r in records if r.needed_epsilon is not None]
+    finite = [value for value in needed if math.isfinite(value)]
+    if finite:
+        return f"the smallest epsilon at which one would pass: {min(finite):.4g}."
+    if needed:
+        return "no epsilon would do: outputs are missing, of another shape, or not finite."
+    return "no route is within the epsilon of every output."
+
+
+@dataclass
+class _Conclusion:
+    """The steps that need goldens, finals and the baseline."""
+
+    _report: TuningReport
+    _state: State
+    _backend: Backend
+    _environment: Environment
+    _golden: Golden
+    _case: Case
+    _notes: tuple[str, ...] = ()
+
+    def report(self) -> TuningReport:
+        """Run what has to be measured, and judge it."""
+        spec = self._report.spec
+        baseline, schema_error = self._baseline()
+        entry, why = self._entry(baseline)
+        entry_key = spec.baseline_keys.get(entry.route) if entry else None
+        missing = self._missing(entry, entry_key)
+        if missing is not None:
+            return self._done(missing)
+        change = self._change(entry, entry_key, entry_key) if entry else None
+        if spec.search == "replay" and entry and change and self._is_unchanged(change):
+            record = self._report.record(entry_key or "")
+            if record and record.latency and not spec.update_baseline:
+                foreign = entry.device_class != self._environment.device_class
+                verdict = unchanged_verdict(record.latency.value, entry, foreign=foreign)
+                return self._done(replace(verdict, changed=change.device), winner=entry_key)
+        with ExitStack() as stack:
+            contest = self._contest(stack, entry, entry_key, change)
+            contest.run()
+            self._take_finals(contest)
+            return self._judge(contest, baseline, entry, entry_key, why, schema_error)
+
+    def _baseline(self) -> tuple[Baseline, GptuneError | None]:
+        try:
+            return load_baseline(Path(self._report.spec.baseline_path)) or Baseline(), None
+        except BaselineSchemaError as error:
+            return Baseline(), error
+
+    def _entry(self, baseline: Baseline) -> tuple[BaselineEntry | None, str]:
+        latencies = [record.latency for record in self._report.routes if record.latency]
+        return select_entry(
+            baseline.of_backend(self._report.spec.backend).entries,
+            device_class=self._environment.device_class,
+            shapes=self._report.shapes,
+            latency_kind=latencies[0].latency_kind if latencies else None,
+        )
+
+    def _missing(self, entry: BaselineEntry | None, entry_key: str | None) -> Verdict | None:
+        """The verdict where a route that every comparison needs did not run."""
+        spec = self._report.spec
+        if entry is not None and entry_key is None:
+            return Verdict(
+                "incomparable",
+                "route_unavailable",
+                message=f"the baseline's route '{entry.route}' is not in the knob space of "
+                f"{spec.backend} {self._environment.tuner_version} on this machine: tune again.",
+                baseline=compared_with(entry),
+            )
+        untold = " The baseline was not updated." if spec.update_baseline else ""
+        needed = {"default": spec.default_key} | ({"baseline's": entry_key} if entry_key is not None else {})
+        absent = [name for name, key in needed.items() if self._report.record(key) is None]
+        if absent:
+            message = f"the {' and the '.join(absent)} route did not run, so nothing can be judged.{untold}"
+            return Verdict("incomparable", "partial_run", message=message)
+        if not any(record.latency for record in self._report.routes if record.status == "passed"):
+            return Verdict(
+                "incomparable", "partial_run", message=f"no latency was measured in this run.{untold}"
+            )
+        return None
+
+    def _change(self, entry: BaselineEntry, entry_key: str | None, winner: str | None) -> Change:
+        spec = self._report.spec
+        now = Fingerprint.of(self._environment)
+        return Change(
+            model=entry.model_sha256 != spec.model_sha256,
+            route=entry_key != winner,
+            software=tuple(now.changes(entry.fingerprint, SOFTWARE)),
+            device=tuple(now.changes(entry.fingerprint, DEVICE)),
+            defaults=entry.defaults_digest != spec.defaults_digest,
+            golden=entry.golden_sha256 != self._golden_sha256(),
+        )
+
+    def _is_unchanged(self, change: Change) -> bool:
+        return choose_gate(self._gate(), change, old_model=False) == "unchanged"
+
+    def _gate(self) -> Any:
+        return self._report.spec.gate
+
+    def _golden_sha256(self) -> str:
+        return hashlib.sha256(Path(self._report.spec.golden_path).read_bytes()).hexdigest()
+
+    def _contest(
+        self, stack: ExitStack, entry: BaselineEntry | None, entry_key: str | None, change: Change | None
+    ) -> Contest:
+        spec = self._report.spec
+        old = None
+        if (
+            entry
+            and change
+            and change.model
+            and self._gate() in ("auto", "paired")
+            and not spec.update_baseline
+        ):
+            old = self._old_model(stack, entry)
+        calibrate_in = None
+        if self._gate() in ("auto", "absolute") or spec.update_baseline:
+            calibrate_in = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gptune-")))
+        assert spec.epsilon is not None  # a route has passed, so there was one
+        gate = AccuracyGate(self._state.metric(spec.metric), spec.epsilon, spec.atol, spec.rtol)
+        return make_contest(
+            spec,
+            {record.key: record for record in self._report.routes},
+            backend=self._backend,
+            gate=gate,
+            golden=self._golden,
+            case=self._case,
+            guarded=entry_key,
+            old_model=old,
+            calibrate_in=calibrate_in,
+        )
+
+    def _old_model(self, stack: ExitStack, entry: BaselineEntry) -> tuple[Path, str] | None:
+        spec = self._report.spec
+        root = repository_root(Path(spec.baseline_path).parent)
+        try:
+            if root is None:
+                raise HistoryError(
+                    "the project is not in a git repository", mend="commit it, so that old models can be had"
+                )
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="gptune-"))
+            model = old_model(
+                root=root,
+                baseline=Path(spec.baseline_path),
+                model_path=entry.model_path,
+                sha256=entry.model_sha256,
+                into=Path(folder),
+                against=spec.against,
+            )
+        except GptuneError as error:
+            self._notes += (f"no paired gate: {error}",)
+            return None
+        self._notes += (f"reference engine: {entry.model_path} of commit {model.commit[:12]}",)
+        return model.path, entry.model_sha256
+
+    def _take_finals(self, contest: Contest) -> None:
+        """Put the figures of the finals into the records."""
+        result, default = contest.result, self._report.spec.default_key
+        records = []
+        for record in self._report.routes:
+            if record.key in result.failures:
+                error = result.failures[record.key]
+                records.append(
+                    replace(record, status="inaccurate", error=str(error), latency=None, speedup=None)
+                )
+            elif contest.standing(record.key):
+                speedup = None
+                if contest.standing(default):
+                    speedup = 1 / result.ratio(record.key, default).value
+                records.append(
+                    replace(
+                        record,
+                        latency=_finals_latency(result, record.key),
+                        builds=record.builds + result.builds(record.key),
+                        speedup=speedup,
+                    )
+                )
+            else:
+                records.append(record)
+        finalists = tuple(r.key for r in records if contest.standing(r.key))
+        self._report = replace(self._report, routes=tuple(records), finalists=finalists)
+
+    def _judge(
+        self,
+        contest: Contest,
+        baseline: Baseline,
+        entry: BaselineEntry | None,
+        entry_key: str | None,
+        why: str,
+        schema_error: GptuneError | None,
+    ) -> TuningReport:
+        spec = self._report.spec
+        passing = {
+            r.key: r.knobs for r in self._report.routes if r.status == "passed" and contest.standing(r.key)
+        }
+        if entry_key is not None and entry_key in contest.result.failures:
+            message = f"the baseline's route, built again: {contest.result.failures[entry_key]}"
+            return self._done(Verdict("fail", "baseline_route_inaccurate", message=message))
+        if not passing:
+            return self._done(Verdict("fail", "no_route_passes", message="no route passed when built again."))
+        winner, close = choose_winner(contest.result, passing, baseline_route=entry_key)
+        if spec.update_baseline:
+            return self._done(self._update(contest, baseline, winner), winner, close)
+        if schema_error is not None:
+            return self._done(Verdict("incomparable", "schema", message=str(schema_error)), winner, close)
+        if entry is None:
+            return self._done(self._no_entry(baseline, why), winner, close)
+        change = self._change(entry, entry_key, winner)
+        if self._gate() == "off":
+            return self._done(
+                Verdict("incomparable", "off", "off", changed=change.lines(), message="the gate is off."),
+                winner,
+                close,
+            )
+        reference = reference_of(
+            winner=winner, entry_key=entry_key, model_changed=change.model, contest=contest
+        )
+        gate = choose_gate(self._gate(), change, old_model=reference is not None)
+        gating = Gating(
+            spec,
+            contest,
+            winner,
+            entry,
+            change,
+            reference,
+            foreign=entry.device_class != self._environment.device_class,
+        )
+        verdict = gating.verdict(gate)
+        self._take_finals(contest)  # the gate may have measured again
+        return self._done(replace(verdict, message=verdict.message + self._advice(change)), winner, close)
+
+    def _advice(self, change: Change) -> str:
+        spec = self._report.spec
+        if spec.search == "replay" and (change.model or change.stack or change.device):
+            return f"Tune again: {_tune_command(spec)}"
+        return ""
+
+    def _no_entry(self, baseline: Baseline, why: str) -> Verdict:
+        spec = self._report.spec
+        command = _tune_command(spec)
+        if why == "new":
+            return Verdict("new", "new", message=f"no baseline yet. Make one and commit it: {command}")
+        entries = baseline.of_backend(spec.backend).entries
+        have = "; ".join(
+            sorted(
+                {
+                    e.latency_kind if why == "kind" else str({k: list(v) for k, v in e.shapes.items()})
+                    for e in entries
+                }
+            )
+        )
+        return Verdict(
+            "incomparable", why, message=f"the baseline has other {why}: {have}. Add these: {command}"
+        )
+
+    def _update(self, contest: Contest, baseline: Baseline, winner: str) -> Verdict:
+        spec = self._report.spec
+        if len(self._report.routes) < spec.planned:
+            return Verdict(
+                "incomparable",
+                "partial_run",
+                message=f"only {len(self._report.routes)} of {spec.planned} routes ran: "
+                "the baseline was not updated.",
+            )
+        entry = self._new_entry(contest, winner)
+        path = Path(spec.baseline_path)
+        save_baseline(path, baseline.with_entry(entry))
+        return Verdict(
+            "new",
+            "written",
+            message=f"the baseline was written: commit {_relative(path, Path(spec.root))} with the model.",
+            baseline=compared_with(entry),
+        )
+
+    def _new_entry(self, contest: Contest, winner: str) -> BaselineEntry:
+        spec, result = self._report.spec, contest.result
+        record, default = self._report.record(winner), self._report.default
+        assert record is not None
+        default_record = None
+        if default is not None and contest.standing(default.key):
+            default_record = DefaultRecord(
+                result.latency(default.key),
+                _finite(result.interval(default.key)),
+                _finite_or_none(default.loss),
+            )
+        root = repository_root(Path(spec.baseline_path).parent) or Path(spec.root)
+        return BaselineEntry(
+            backend=spec.backend,
+            device_class=self._environment.device_class,
+            shapes=self._report.shapes,
+            latency_kind=result.latency_kind,
+            statistic=result.statistic,
+            route=winner,
+            latency_s=result.latency(winner),
+            interval=_finite(result.interval(winner)),
+            builds=result.builds(winner),
+            between_build_spread=result.spread(winner),
+            default=default_record,
+            calibration_s=result.latency(CALIBRATION) if contest.standing(CALIBRATION) else None,
+            loss=record.loss,
+            metric=spec.metric,
+            epsilon=spec.epsilon if spec.epsilon is not None else 0.0,
+            model_sha256=spec.model_sha256,
+            model_path=_relative(Path(spec.model_path), root),
+            golden_sha256=self._golden_sha256(),
+            tuner_version=self._environment.tuner_version,
+            defaults_digest=spec.defaults_digest,
+            engine_sha256=record.engine_digest,
+            fingerprint=Fingerprint.of(self._environment),
+        )
+
+    def _done(
+        self, verdict: Verdict, winner: str | None = None, co_winners: tuple[str, ...] = ()
+    ) -> TuningReport:
+        return replace(self._report, verdict=verdict, winner=winner, co_winners=co_winners, notes=self._notes)
+
+
+def _tune_command(spec: TuningSpec) -> str:
+    search = spec.search if spec.search not in ("replay", "route") else "fast"
+    return f"python -m pytest '{spec.command_id}' --gptune-search {search} --gptune-update-baseline"
+
+
+def _finite(interval: tuple[float, float]) -> tuple[float, float] | None:
+    return interval if all(map(math.isfinite, interval)) else None
+
+
+def _finite_or_none(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _relative(path: Path, root: Path) -> str:
+    path, root = path.resolve(), root.resolve()
+    return path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
+
+
+def _finals_latency(result: FinalsResult, key: str) -> Latency:
+    summary = summarise([sample for build in result.samples[key] for sample in build])
+    return Latency(
+        value=result.latency(key),
+        min=summary.min,
+        p25=summary.p25,
+        median=summary.median,
+        mean=summary.mean,
+        p90=summary.p90,
+        p95=summary.p95,
+        p99=summary.p99,
+        samples=summary.samples,
+        interval=_finite(result.interval(key)),
+        stop_reason="finals",
+        statistic=result.statistic,
+        latency_kind=result.latency_kind,
+    )
+
+
+def _with_speedups(records: Sequence[RouteRecord], spec: TuningSpec) -> tuple[RouteRecord, ...]:
+    """Speedups from the first measurements, for routes that do not reach the finals."""
+    default = next((r.latency for r in records if r.key == spec.default_key and r.latency), None)
+    if default is None:
+        return tuple(records)
+    return tuple(
+        replace(record, speedup=default.value / record.latency.value) if record.latency else record
+        for record in records
+    )
+
+
+def _environment_facts(environment: Environment) -> dict[str, Any]:
+    return {
+        "device_class": environment.device_class,
+        "tuner_version": environment.tuner_version,
+        "software": dict(environment.software),
+        "device": dict(environment.device),
+        "noted": dict(environment.noted),
+    }

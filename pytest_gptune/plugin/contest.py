@@ -1,0 +1,121 @@
+"""The finals of one tuning: who takes part, and what each build has to pass before it is timed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from pytest_gptune.accuracy import AccuracyGate, Case, Golden
+from pytest_gptune.engines.base import Backend, BuildRequest, Engine
+from pytest_gptune.engines.calibration import calibration_inputs, calibration_request
+from pytest_gptune.plugin.run import compare, device_locked, route_pairs
+from pytest_gptune.records.route_record import RouteRecord, TuningSpec
+from pytest_gptune.timing.finals import (
+    Contestant,
+    FinalistFailedError,
+    FinalsPlan,
+    FinalsResult,
+    run_finals,
+)
+
+REFERENCE = "(reference engine)"
+CALIBRATION = "(calibration engine)"
+
+# The best routes of the search that are built anew; more cost time, fewer let a lucky one win.
+_BEST = 3
+
+
+@dataclass
+class Contest:
+    """Finals that can be prolonged.
+
+    Attributes:
+        requests: what each contestant is built from, by key.
+        unchecked: contestants that are a yardstick only: their outputs are not compared.
+        result: what was measured so far.
+    """
+
+    backend: Backend
+    gate: AccuracyGate
+    golden: Golden
+    case: Case
+    plan: FinalsPlan
+    requests: dict[str, BuildRequest]
+    unchecked: frozenset[str] = frozenset()
+    result: FinalsResult = field(default_factory=FinalsResult)
+    rng: random.Random = field(default_factory=lambda: random.Random(0))
+
+    def run(self, keys: tuple[str, ...] | None = None) -> None:
+        """Build and measure the contestants (or only ``keys``) another ``plan.builds`` times."""
+        wanted = [key for key in self.requests if keys is None or key in keys]
+        contestants = [Contestant(key, lambda key=key: self._build(key)) for key in wanted]  # type: ignore[misc]
+        with device_locked(self.backend, next(iter(self.requests.values()))):
+            run_finals(contestants, self.plan, self.rng, builds=self.plan.builds, result=self.result)
+
+    def standing(self, key: str) -> bool:
+        """Whether the contestant was measured and has not failed."""
+        return self.result.builds(key) > 0
+
+    def _build(self, key: str) -> Engine:
+        engine = self.backend.build(self.requests[key])
+        if key == CALIBRATION:
+            engine.load(calibration_inputs())
+            return engine
+        # The reference engine is another model: that it is accurate is the baseline's business.
+        if key != REFERENCE and key not in self.unchecked:
+            accuracy = compare(engine, self.golden, self.gate)
+            if not accuracy.passed:
+                engine.close()
+                raise FinalistFailedError(f"built again, it is inaccurate: {accuracy.message}")
+        engine.load(self.case.inputs)
+        return engine
+
+
+def make_contest(
+    spec: TuningSpec,
+    records: Mapping[str, RouteRecord],
+    *,
+    backend: Backend,
+    gate: AccuracyGate,
+    golden: Golden,
+    case: Case,
+    guarded: str | None,
+    old_model: tuple[Path, str] | None,
+    calibrate_in: Path | None,
+) -> Contest:
+    """Choose the contestants: the best passing routes, the default, the baseline's, and engines to compare.
+
+    Args:
+        spec: the tuning.
+        records: what is known of each route, by key.
+        backend: builds the engines.
+        gate: accuracy, checked again on each build.
+        golden: the golden.
+        case: the case that is timed.
+        guarded: key of the baseline's route, None without one.
+        old_model: the baseline's model and digest where it is another one than this run's.
+        calibrate_in: folder to write the calibration model to; None for no calibration.
+    """
+    passing = [r for r in records.values() if r.status == "passed" and r.latency is not None]
+    best = sorted(passing, key=lambda r: r.latency.value if r.latency else 0.0)[:_BEST]
+    keys = {record.key for record in best} | {r.key for r in passing if r.key in (guarded, spec.default_key)}
+    unchecked: set[str] = set()
+    default = records.get(spec.default_key)
+    if default is not None and default.status == "inaccurate":
+        keys.add(spec.default_key)
+        unchecked.add(spec.default_key)
+    shapes = {name: tuple(array.shape) for name, array in case.inputs.items()}
+    base = BuildRequest(spec.model_path, spec.model_sha256, (), shapes, spec.options)
+    requests = {
+        key: replace(base, route=route_pairs(key))
+        for key in sorted(keys, key=lambda key: list(records).index(key))
+    }
+    if old_model is not None and guarded is not None:
+        path, sha256 = old_model
+        requests[REFERENCE] = replace(base, model=str(path), model_sha256=sha256, route=route_pairs(guarded))
+    if calibrate_in is not None:
+        requests[CALIBRATION] = replace(calibration_request(calibrate_in), options=spec.options)
+    plan = FinalsPlan(builds=spec.final_builds, most_builds=3 * spec.final_builds)
+    return Contest(backend, gate, golden, case, plan, requests, frozenset(unchecked))

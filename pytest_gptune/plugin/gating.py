@@ -1,0 +1,246 @@
+"""Applies a gate to the finals: measures again before it fails, and says what was compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pytest_gptune.plugin.contest import CALIBRATION, REFERENCE, Contest
+from pytest_gptune.records.baseline import BaselineEntry
+from pytest_gptune.records.route_record import TuningSpec
+from pytest_gptune.timing.statistics import Ratio
+from pytest_gptune.verdict import (
+    ABSOLUTE_EXTRA_LIMIT,
+    TAIL_FACTORS,
+    Change,
+    Verdict,
+    absolute_ratio,
+    judge,
+    judge_tail,
+    relative_ratio,
+)
+
+_TAIL_CONFIDENCE = 0.99
+
+
+@dataclass(frozen=True)
+class Gating:
+    """Everything a gate looks at.
+
+    Attributes:
+        reference: contestant the winner is compared with by the paired gate; None where there is none.
+        foreign: whether the baseline's entry is of another device class.
+    """
+
+    spec: TuningSpec
+    contest: Contest
+    winner: str
+    entry: BaselineEntry
+    change: Change
+    reference: str | None
+    foreign: bool
+
+    def verdict(self, gate: str) -> Verdict:
+        """The verdict of one of the gates ``unchanged``, ``paired``, ``absolute``, ``relative``."""
+        verdict = {
+            "unchanged": self._unchanged,
+            "paired": self._paired,
+            "absolute": self._absolute,
+            "relative": self._relative,
+        }[gate]()
+        return replace(verdict, changed=self.change.lines(), baseline=compared_with(self.entry))
+
+    def _unchanged(self) -> Verdict:
+        return unchanged_verdict(self.contest.result.latency(self.winner), self.entry, foreign=self.foreign)
+
+    def _paired(self) -> Verdict:
+        limit = 1 + self.spec.max_regression
+        if self.reference is None:
+            return Verdict(
+                "incomparable",
+                "environment",
+                "paired",
+                limit=limit,
+                message="the reference engine is missing.",
+            )
+        if not self.contest.standing(self.reference):
+            error = self.contest.result.failures.get(self.reference)
+            return Verdict(
+                "incomparable",
+                "environment",
+                "paired",
+                limit=limit,
+                message=f"the reference engine could not be measured: {error}",
+            )
+        if self.reference == self.winner:
+            return Verdict(
+                "pass",
+                "within_limit",
+                "paired",
+                Ratio(1.0, 1.0, 1.0, self.contest.result.builds(self.winner)),
+                limit,
+                message="winner and reference engine are the same model and route.",
+            )
+        return self._judged(
+            "paired",
+            limit,
+            lambda skip: self._ratio(self.winner, self.reference or "", skip),
+            (self.winner, self.reference),
+            tail_against=self.reference,
+        )
+
+    def _absolute(self) -> Verdict:
+        limit = 1 + self.spec.max_regression + ABSOLUTE_EXTRA_LIMIT
+        if self.foreign:
+            return Verdict(
+                "incomparable",
+                "environment",
+                "absolute",
+                limit=limit,
+                message=f"the baseline is of {self.entry.device_class}; "
+                "latencies of two device classes do not compare. "
+                "Add this one: --gptune-update-baseline.",
+            )
+
+        def ratio(skip: int) -> Ratio:
+            result = self.contest.result
+            calibration = result.latency(CALIBRATION) if self.contest.standing(CALIBRATION) else None
+            return absolute_ratio(result.latencies(self.winner)[skip:], self.entry, calibration)
+
+        verdict = self._judged("absolute", limit, ratio, (self.winner, CALIBRATION), tail_against=None)
+        return replace(verdict, message=f"{verdict.message}{self._calibration_note()}")
+
+    def _relative(self) -> Verdict:
+        limit = 1 + self.spec.max_regression
+        change = self.change
+        if change.defaults:
+            return Verdict(
+                "incomparable", "default_changed", "relative", limit=limit, message="the defaults are others."
+            )
+        if change.model or change.software:
+            what = "the model is another" if change.model else "the software is another"
+            return Verdict(
+                "incomparable",
+                "environment",
+                "relative",
+                limit=limit,
+                message=f"{what}, so gains do not compare.",
+            )
+        default, then = self.spec.default_key, self.entry.default
+        if then is None or not self.contest.standing(default):
+            return Verdict(
+                "incomparable",
+                "environment",
+                "relative",
+                limit=limit,
+                message="the default was not measured.",
+            )
+        return self._judged(
+            "relative",
+            limit,
+            lambda skip: relative_ratio(
+                self._ratio(self.winner, default, skip), self.entry.latency_s, then.latency_s
+            ),
+            (self.winner, default),
+            tail_against=None,
+        )
+
+    def _ratio(self, first: str, second: str, skip: int = 0, **options: Any) -> Ratio:
+        return self.contest.result.ratio(
+            first, second, skip_builds=skip, known_spread=self.entry.between_build_spread, **options
+        )
+
+    def _judged(
+        self, gate: str, limit: float, ratio_of: Any, keys: tuple[str, ...], *, tail_against: str | None
+    ) -> Verdict:
+        """Judge, and measure again before anything but a pass is said.
+
+        More builds are added up to the plan's most; a failure must show in the builds that were added, taken
+        alone, as well.
+        """
+        result, plan = self.contest.result, self.contest.plan
+        fresh: Ratio | None = None
+        while True:
+            ratio = ratio_of(0)
+            outcome = judge(ratio, limit)
+            tail = self._tail(tail_against) if outcome == "pass" and tail_against else ""
+            confirmed = fresh is not None and (tail or fresh.value > limit)
+            if outcome == "pass" and not tail:
+                reason = "improved" if ratio.high < 1 else "within_limit"
+                return Verdict("pass", reason, gate, ratio, limit)
+            if confirmed and (outcome == "fail" or tail):
+                return Verdict(
+                    "fail",
+                    "tail" if tail else "slower",
+                    gate,
+                    ratio,
+                    limit,
+                    message=f"its {tail} is slower although its {result.statistic} is not. " if tail else "",
+                )
+            builds = result.builds(self.winner)
+            if builds >= plan.most_builds or not all(
+                self.contest.standing(k) for k in keys if k != CALIBRATION
+            ):
+                return Verdict(
+                    "ambiguous",
+                    "noise",
+                    gate,
+                    ratio,
+                    limit,
+                    message=f"after {builds} builds the interval still covers the limit. ",
+                )
+            self.contest.run(keys)
+            fresh = ratio_of(builds)
+
+    def _tail(self, reference: str) -> str:
+        ratios: Mapping[str, Ratio] = {
+            statistic: self._ratio(self.winner, reference, statistic=statistic, confidence=_TAIL_CONFIDENCE)
+            for statistic in TAIL_FACTORS
+            if statistic != self.contest.result.statistic
+        }
+        return judge_tail(ratios, self.spec.max_regression)
+
+    def _calibration_note(self) -> str:
+        if not self.contest.standing(CALIBRATION) or not self.entry.calibration_s:
+            return "no calibration in the baseline: nothing was scaled. "
+        drift = self.contest.result.latency(CALIBRATION) / self.entry.calibration_s
+        return (
+            f"the calibration engine takes {drift:.3f} of its time in the baseline; ratios are scaled by it. "
+        )
+
+
+def unchanged_verdict(latency_s: float, entry: BaselineEntry, *, foreign: bool) -> Verdict:
+    """Nothing changed, so nothing is compared: the drift of the machine is shown and never failed."""
+    drift = (
+        f"its latency is {latency_s / entry.latency_s:.3f} of the baseline's: drift of the machine."
+        if not foreign
+        else f"its latency was recorded on {entry.device_class}."
+    )
+    return Verdict(
+        "pass",
+        "unchanged",
+        "",
+        message=f"model, route and stack are the baseline's; {drift}",
+        baseline=compared_with(entry),
+    )
+
+
+def compared_with(entry: BaselineEntry) -> dict[str, Any]:
+    """The baseline's entry as a verdict shows it."""
+    return {
+        "route": entry.route,
+        "latency_s": entry.latency_s,
+        "interval": entry.interval,
+        "builds": entry.builds,
+        "device_class": entry.device_class,
+        "model_sha256": entry.model_sha256,
+        "tuner_version": entry.tuner_version,
+    }
+
+
+def reference_of(*, winner: str, entry_key: str | None, model_changed: bool, contest: Contest) -> str | None:
+    """The contestant that is the reference engine: the baseline's model at the baseline's route."""
+    if model_changed:
+        return REFERENCE if REFERENCE in contest.requests else None
+    return entry_key if entry_key in contest.requests or entry_key == winner else None

@@ -1,0 +1,159 @@
+"""Goldens, made by ``--gptune-update-goldens`` from the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_gptune.accuracy import (
+    Case,
+    Golden,
+    InputsError,
+    Provenance,
+    normalise_inputs,
+    reference_outputs_from,
+)
+from pytest_gptune.engines.base import BackendMissingError, BuildRequest, ModelInfo
+from pytest_gptune.errors import GptuneError, SettingsError
+from pytest_gptune.plugin.plan import Plan, find_file
+from pytest_gptune.plugin.settings import MARKER_WHERE
+from pytest_gptune.plugin.state import State
+
+if TYPE_CHECKING:
+    import numpy as np
+
+# One thread, nothing fused: the plainest arithmetic the reference backend has.
+_REFERENCE_ROUTE = (("-ort:graph_optimization_level", "disable"), ("-ort:intra_op_num_threads", "1"))
+
+
+def make_golden(plan: Plan, state: State) -> Golden:
+    """Inputs and reference outputs of every case of a test.
+
+    Raises:
+        GptuneError: inputs or reference cannot be used.
+    """
+    settings, where = plan.settings, plan.where
+    root = state.config.rootpath
+    inputs = _located(settings.inputs, plan, root, "inputs")
+    reference = _located(settings.reference, plan, root, "reference")
+    if inputs is None and isinstance(reference, Path) and reference.is_dir():
+        inputs = reference  # a folder of ONNX test data has both sides
+    names, shapes = shape_cases(settings.shapes, f"{where}, {MARKER_WHERE}, shapes=")
+    cases = normalise_inputs(inputs, plan.model.inputs, shapes, plan.seed, where)
+    if inputs is None and names:
+        cases = tuple((name, tensors) for name, (_, tensors) in zip(names, cases, strict=True))
+    outputs, described, version = _reference_outputs(plan, state, reference, cases)
+    return Golden(
+        tuple(Case(name, tensors, out) for (name, tensors), out in zip(cases, outputs, strict=True)),
+        Provenance(
+            model_sha256=plan.model.sha256,
+            reference=described,
+            reference_version=version,
+            seed=plan.seed if inputs is None or callable(inputs) else None,
+            allows_nonfinite=plan.allow_nonfinite,
+        ),
+    )
+
+
+def shape_cases(shapes: Any, where: str) -> tuple[tuple[str, ...], list[Mapping[str, Sequence[int]]]]:
+    """The marker's ``shapes`` as names and shapes of cases.
+
+    ``shapes`` is a mapping of input to shape; a list of such mappings, a case each; or a mapping of input to
+    ``{"min": shape, "opt": shape, "max": shape}``, which gives the cases opt (the timed one), min and max.
+
+    Raises:
+        SettingsError: it is none of these.
+    """
+    mend = (
+        "write shapes={'x': (1, 3, 224, 224)}, a list of these, or {'x': {'min': .., 'opt': .., 'max': ..}}"
+    )
+    if shapes is None:
+        return (), []
+    if isinstance(shapes, Mapping):
+        profiles = [value for value in shapes.values() if isinstance(value, Mapping)]
+        if not profiles:
+            return (), [shapes]
+        if len(profiles) != len(shapes) or any(set(p) != {"min", "opt", "max"} for p in profiles):
+            raise SettingsError(
+                f"shapes is {shapes!r}: a profile needs min, opt and max", where=where, mend=mend
+            )
+        names = ("opt", "min", "max")
+        return names, [{name: shapes[name][which] for name in shapes} for which in names]
+    if isinstance(shapes, (list, tuple)) and all(isinstance(item, Mapping) for item in shapes):
+        return (), list(shapes)
+    raise SettingsError(f"shapes is {shapes!r}", where=where, mend=mend)
+
+
+def _reference_outputs(
+    plan: Plan,
+    state: State,
+    reference: Any,
+    cases: Sequence[tuple[str, Mapping[str, np.ndarray]]],
+) -> tuple[Sequence[Mapping[str, np.ndarray]], str, str]:
+    names = [item.name for item in plan.model.outputs]
+    if reference is None:
+        return _run_model(plan, state, plan.model, cases)
+    if isinstance(reference, Path) and reference.suffix == ".onnx":
+        model = state.model(reference)
+        outputs, described, version = _run_model(plan, state, model, cases)
+        missing = [name for name in names if name not in outputs[0]]
+        if missing:
+            raise SettingsError(
+                f"the reference model has no output {', '.join(map(repr, missing))}; "
+                f"it has {', '.join(sorted(outputs[0]))}",
+                where=f"{plan.where}, {MARKER_WHERE}, reference={reference.name}",
+                mend="give a model whose outputs have the same names",
+            )
+        kept = [{name: case[name] for name in names} for case in outputs]
+        return kept, f"{described}, model {reference.name} {model.sha256[:12]}", version
+    given = reference_outputs_from(reference, cases, names, plan.where)
+    described = reference.name if isinstance(reference, Path) else getattr(reference, "__name__", "given")
+    return given, str(described), ""
+
+
+def _run_model(
+    plan: Plan, state: State, model: ModelInfo, cases: Sequence[tuple[str, Mapping[str, np.ndarray]]]
+) -> tuple[list[Mapping[str, np.ndarray]], str, str]:
+    """Outputs of a model under the reference backend, with optimisations off."""
+    backend = state.backend("onnxruntime")
+    try:
+        backend.check_available({})
+    except BackendMissingError as error:
+        raise GptuneError(
+            "goldens are made by ONNX Runtime, which is not installed",
+            where=plan.where,
+            mend=f"{error.mend}; or give reference= an .npz or a callable",
+        ) from None
+    engine = backend.build(BuildRequest(model.path, model.sha256, _REFERENCE_ROUTE))
+    try:
+        outputs: list[Mapping[str, np.ndarray]] = []
+        for name, tensors in cases:
+            fitted = _widened(tensors, model, f"{plan.where}, case '{name}'")
+            outputs.append(engine.run(fitted))
+    finally:
+        engine.close()
+    version = backend.environment({}).tuner_version
+    return outputs, "onnxruntime CPU, optimisations off", version
+
+
+def _widened(tensors: Mapping[str, np.ndarray], model: ModelInfo, where: str) -> Mapping[str, np.ndarray]:
+    """Inputs in the widths of the reference model: the original of a quantised model may be wider."""
+    from pytest_gptune.accuracy import fit_inputs
+
+    try:
+        return fit_inputs(tensors, model.inputs, where)
+    except InputsError as error:
+        raise InputsError(
+            f"the reference model takes other inputs: {error.what}", where=error.where, mend=error.mend
+        ) from None
+
+
+def _located(value: Any, plan: Plan, root: Path, argument: str) -> Any:
+    """``value`` with paths looked up as the model's is."""
+    where = f"{plan.where}, {MARKER_WHERE}, {argument}="
+    if isinstance(value, (str, Path)):
+        return find_file(Path(value), plan.test_file, root, where, argument)
+    if isinstance(value, (list, tuple)):
+        return [_located(item, plan, root, argument) for item in value]
+    return value

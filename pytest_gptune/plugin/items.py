@@ -1,0 +1,314 @@
+"""One item while it runs: binds a route's run to its test, and tells its end to the report."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gptune.accuracy import AccuracyResult, Golden, save_golden
+from pytest_gptune.engines.base import BuildRequest, Engine, EngineFailedError
+from pytest_gptune.errors import GptuneError, SettingsError
+from pytest_gptune.plugin.benchmark import record_row
+from pytest_gptune.plugin.collection import (
+    ROUTE_FIXTURE,
+    accuracy_gate,
+    baseline_path,
+    gate_id,
+    golden_path,
+    owner_of,
+    planned_route,
+    tuning_id,
+)
+from pytest_gptune.plugin.golden_making import make_golden, shape_cases
+from pytest_gptune.plugin.plan import Plan, PlannedRoute, Unavailable, planned, route_key
+from pytest_gptune.plugin.run import RouteRun, RouteStopped, find_case, route_pairs
+from pytest_gptune.plugin.settings import MARKER_WHERE, merge_markers, resolve
+from pytest_gptune.plugin.state import State, state_of
+from pytest_gptune.records.baseline import BaselineSchemaError, load_baseline
+from pytest_gptune.records.route_record import RouteRecord, TuningSpec
+from pytest_gptune.routes import KnobSpace, Route, RouteError
+from pytest_gptune.storage import locked
+
+if TYPE_CHECKING:
+    from pytest_gptune.plugin.fixtures import GptuneEngine
+
+
+class ItemRun:
+    """The run of one route within its test.
+
+    Attributes:
+        guarded: whether the route is a baseline's: its inaccuracy is a failure, not an expected one.
+    """
+
+    def __init__(self, item: pytest.Function, plan: Plan, route: PlannedRoute, state: State) -> None:
+        self.item = item
+        self.plan = plan
+        self.planned = route
+        self.state = state
+        self.tuning = tuning_id(item, route)
+        self.golden_path = golden_path(item, plan, route)
+        self.baseline_path = baseline_path(item, plan, route)
+        self.baseline_keys = self._baseline_keys()
+        self.guarded = route.key in self.baseline_keys.values()
+        self.run = RouteRun(
+            backend=plan.backend,
+            request=BuildRequest(
+                plan.model.path,
+                plan.model.sha256,
+                route_pairs(route.key),
+                self._declared_shapes(),
+                plan.backend_options,
+            ),
+            record=RouteRecord(
+                id=route.id,
+                route=str(route.route),
+                key=route.key,
+                knobs=len(route_pairs(route.key)),
+                status="unchecked",
+            ),
+            gate=None,
+        )
+
+    def _declared_shapes(self) -> dict[str, tuple[int, ...]]:
+        where = f"{self.plan.where}, {MARKER_WHERE}, shapes="
+        _, cases = shape_cases(self.plan.settings.shapes, where)
+        return {name: tuple(dims) for name, dims in cases[0].items()} if cases else {}
+
+    def _baseline_keys(self) -> dict[str, str | None]:
+        """The key of each route of the test's own baseline; None for one that is not available here."""
+        try:
+            baseline = load_baseline(self.baseline_path)
+        except BaselineSchemaError:
+            return {}  # the verdict says so
+        keys: dict[str, str | None] = {}
+        for entry in baseline.of_backend(self.plan.settings.backend).entries if baseline else ():
+            try:
+                key = route_key(Route.parse(entry.route, self.plan.space), self.plan.space)
+            except RouteError:
+                keys[entry.route] = None
+                continue
+            available = any(route.key == key for route in self.plan.routes)
+            keys[entry.route] = key if available or self.plan.settings.route is not None else None
+        return keys
+
+    def build(self) -> Engine:
+        """Build the engine of the route."""
+        return self.run.build()
+
+    def load_golden(self) -> Golden:
+        """The golden of the test, made first where that is asked for."""
+        if self.plan.settings.update_goldens:
+            self._update_golden()
+        if not self.golden_path.exists():
+            raise GptuneError(
+                "the golden is missing",
+                where=f"{self.tuning}: {self._shown(self.golden_path)}",
+                mend=f"python -m pytest '{self._command_id()}' --gptune-update-goldens, then commit it",
+            )
+        golden = self.state.golden(self.golden_path)
+        golden.check_signature(
+            {item.name: item for item in self.plan.model.inputs},
+            {item.name: item for item in self.plan.model.outputs},
+            f"{self.tuning}: {self._shown(self.golden_path)}",
+        )
+        return golden
+
+    def _command_id(self) -> str:
+        """The test as it is named on a command line in the current folder."""
+        file, _, rest = self.tuning.partition("::")
+        config = self.item.config
+        return f"{os.path.relpath(config.rootpath / file, config.invocation_params.dir)}::{rest}"
+
+    def _shown(self, path: Path) -> str:
+        root = self.item.config.rootpath
+        return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
+
+    def _update_golden(self) -> None:
+        """Make the golden once in a run, however many processes run it."""
+        if self.golden_path in self.state.updated_goldens:
+            return
+        marker = self._update_marker()
+        with locked(self.golden_path.with_suffix(".update")):
+            if marker is None or not marker.exists():
+                save_golden(self.golden_path, make_golden(self.plan, self.state))
+                if marker is not None:
+                    marker.touch()
+        self.state.updated_goldens.add(self.golden_path)
+
+    def _update_marker(self) -> Path | None:
+        """A file that the workers of one xdist run share, so that the first of them makes the golden."""
+        if not hasattr(self.item.config, "workerinput"):
+            return None
+        import hashlib
+
+        shared: Path = self.item._request.getfixturevalue("tmp_path_factory").getbasetemp().parent
+        digest = hashlib.sha256(str(self.golden_path).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        return shared / f"gptune-golden-{digest}"
+
+    def check(self, golden: Golden) -> AccuracyResult:
+        """Check the engine against all cases of the golden."""
+        assert self.run.engine is not None
+        self.run.gate = accuracy_gate(self.plan, self.state)
+        return self.run.check(self.run.engine, golden, golden.cases)
+
+    def measure(self, case: str | int | None, benchmark: Any) -> float | None:
+        """Measure the engine and record a row."""
+        assert self.run.engine is not None
+        golden = self.run.golden or self.load_golden()
+        timed = find_case(golden, case)
+        if self.item.config.getoption("benchmark_disable", False):
+            self.run.timed_case = timed.name
+            return None
+        best = self.state.best_s.get(self.tuning)
+        measurement = self.run.measure(self.run.engine, timed, best)
+        if self.run.checked and (best is None or measurement.latency_s < best):
+            self.state.best_s[self.tuning] = measurement.latency_s
+        if benchmark is not None:
+            record_row(benchmark, measurement, self.run.record, self.plan.settings.backend)
+        return measurement.latency_s
+
+    def refuse_foreign(self, engine: GptuneEngine) -> None:
+        """Raise TypeError unless ``engine`` is this test's."""
+        from pytest_gptune.plugin.fixtures import GptuneEngine
+
+        if not isinstance(engine, GptuneEngine) or engine._item_run is not self:
+            raise TypeError(f"expected the fixture gptune_engine of this test, not {engine!r}")
+
+    @contextmanager
+    def outcomes(self) -> Iterator[None]:
+        """Turn the end of the route into the outcome of its test."""
+        __tracebackhide__ = True
+        stopped: RouteStopped | None = None
+        try:
+            yield
+        except EngineFailedError as error:
+            stopped = self.run.stop("crashed", str(error))
+        except RouteStopped as error:
+            stopped = error
+        # Outside of the handlers: a chained exception would be shown with its traceback.
+        if stopped is not None:
+            self._end(stopped)
+
+    def _end(self, stopped: RouteStopped) -> None:
+        __tracebackhide__ = True
+        text = f"{stopped.status}: {stopped.message}"
+        if self.guarded:
+            pytest.fail(f"{text}\nThis is the baseline's route.", pytrace=False)
+        # Raised rather than called: with --runxfail pytest.xfail() returns, and the route would go on.
+        raise pytest.xfail.Exception(text)
+
+    def spec(self) -> TuningSpec:
+        """The tuning this item belongs to, as plain data."""
+        plan, settings = self.plan, self.plan.settings
+        return TuningSpec(
+            tuning=self.tuning,
+            command_id=self._command_id(),
+            gate_id=gate_id(self.item, self.planned),
+            owner=owner_of(self.item, plan, self.planned),
+            file=self.item.nodeid.split("::")[0],
+            root=str(self.item.config.rootpath),
+            golden_path=str(self.golden_path),
+            baseline_path=str(self.baseline_path),
+            model_path=plan.model.path,
+            model_sha256=plan.model.sha256,
+            backend=settings.backend,
+            options=plan.backend_options,
+            search=settings.search if settings.route is None else "route",
+            metric=settings.metric,
+            epsilon=dict(settings.epsilon) if isinstance(settings.epsilon, dict) else settings.epsilon,
+            atol=settings.atol,
+            rtol=settings.rtol,
+            expression="" if settings.routes is None else str(plan.expression),
+            default_key=route_key(plan.default, plan.space),
+            default_route=str(plan.default),
+            defaults_digest=plan.space.defaults_digest,
+            planned=plan.search_count,
+            baseline_keys=self.baseline_keys,
+            pruned=plan.pruned,
+            max_regression=settings.max_regression,
+            gate=settings.gate,
+            against=settings.against,
+            update_baseline=settings.update_baseline,
+            require_baseline=settings.require_baseline,
+            ambiguous_fails=settings.ambiguous_fails,
+            final_builds=settings.final_builds,
+            timed_case=self.run.timed_case,
+        )
+
+
+_ITEM_RUN = pytest.StashKey[ItemRun]()
+
+
+def begin(request: pytest.FixtureRequest) -> ItemRun:
+    """Start the run of an item's route.
+
+    Raises:
+        GptuneError: the test could not be planned, or asked for its fixture too late.
+    """
+    __tracebackhide__ = True
+    item = request.node
+    state = state_of(item.config)
+    plan = planned(state, item)
+    if isinstance(plan, GptuneError):
+        raise plan
+    if isinstance(plan, Unavailable):
+        pytest.skip(plan.reason)
+    if plan is None or ROUTE_FIXTURE not in getattr(getattr(item, "callspec", None), "params", {}):
+        raise SettingsError(
+            "a gptune fixture was asked for with request.getfixturevalue(), too late to choose the routes",
+            where=item.nodeid,
+            mend="take the fixture as an argument of the test or of a fixture it uses",
+        )
+    item_run = ItemRun(item, plan, planned_route(item, plan), state)
+    item.stash[_ITEM_RUN] = item_run
+    return item_run
+
+
+def item_run_of(item: pytest.Item) -> ItemRun:
+    """The run that ``begin`` started for the item."""
+    return item.stash[_ITEM_RUN]
+
+
+def knobs_for(item: pytest.Item) -> KnobSpace:
+    """The knob space of an item's backend, for its model where the marker names one."""
+    state = state_of(item.config)
+    plan = planned(state, item) if isinstance(item, pytest.Function) else None
+    if isinstance(plan, Plan):
+        return plan.space
+    if isinstance(plan, GptuneError):
+        raise plan
+    if isinstance(plan, Unavailable):
+        pytest.skip(plan.reason)
+    settings = resolve(item.config, merge_markers(item.iter_markers("gptune"), item.nodeid), item.nodeid)
+    backend = state.backend(settings.backend)
+    backend.check_options(settings.options)
+    backend.check_available(settings.options)
+    return state.space(backend, None, settings.options)
+
+
+def note_failure(item: pytest.Item, report: pytest.TestReport) -> None:
+    """Record a failure of the test that is not the route's: the user's own assertion, or a teardown."""
+    item_run = item.stash.get(_ITEM_RUN, None)
+    if item_run is None or not report.failed:
+        return
+    if report.when == "setup":
+        # The route did not run: whatever is wrong is said by the error itself.
+        del item.stash[_ITEM_RUN]
+    elif item_run.run.status in ("passed", "unchecked"):
+        lines = report.longreprtext.strip().splitlines()
+        item_run.run.note_test_failed(lines[-1] if lines else "the test failed")
+
+
+def attach_record(item: pytest.Item, report: pytest.TestReport) -> None:
+    """Attach what is known of the item's route to its last report, as plain data that crosses processes."""
+    item_run = item.stash.get(_ITEM_RUN, None)
+    if item_run is not None:
+        report.gptune = {  # type: ignore[attr-defined]
+            "spec": item_run.spec().as_plain(),
+            "record": item_run.run.record.as_plain(),
+        }

@@ -1,0 +1,274 @@
+"""One frozen settings object for each test, from command line, marker and ini, in this precedence."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_gptune.errors import SettingsError
+from pytest_gptune.plugin.options import GATE_CHOICES, OPTIONS
+
+MARKER_WHERE = "@pytest.mark.gptune(...)"
+
+
+@dataclass(frozen=True)
+class MarkerArguments:
+    """What ``@pytest.mark.gptune(...)`` takes; None where it is not given."""
+
+    model: str | Path | None = None
+    epsilon: float | Mapping[str, float] | None = None
+    metric: str | None = None
+    atol: float | None = None
+    rtol: float | None = None
+    routes: str | Mapping[str, str] | None = None
+    reference: Any = None
+    inputs: Any = None
+    shapes: Any = None
+    backend: str | None = None
+    search: str | None = None
+    max_regression: float | None = None
+    options: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything a user can set for one test, resolved.
+
+    Attributes:
+        epsilon: None where nothing sets it; a test that checks accuracy needs one.
+        max_regression: share that the winner may be slower, 0.03 for 3 percent.
+        route: the only route to run, from ``--gptune-route``; None for all.
+        searching: whether the search was asked for on the command line.
+    """
+
+    model: str | Path | None
+    epsilon: float | Mapping[str, float] | None
+    metric: str
+    atol: float
+    rtol: float
+    routes: str | None
+    routes_where: str
+    route_file: bool
+    reference: Any
+    inputs: Any
+    shapes: Any
+    backend: str
+    search: str
+    searching: bool
+    max_regression: float
+    options: Mapping[str, Any]
+    route: str | None
+    gate: str
+    against: str
+    update_goldens: bool
+    update_baseline: bool
+    require_baseline: bool
+    require_backend: bool
+    ambiguous_fails: bool
+    max_routes: int
+    final_builds: int
+
+
+def merge_markers(markers: Iterable[pytest.Mark], where: str) -> MarkerArguments:
+    """The arguments of all gptune markers of a test; markers come nearest first, and the nearest wins.
+
+    Raises:
+        SettingsError: a positional or unknown argument, with the nearest known one.
+    """
+    known = [field.name for field in fields(MarkerArguments)]
+    merged: dict[str, Any] = {}
+    for marker in markers:
+        if marker.args:
+            raise SettingsError(
+                f"the gptune marker takes no positional argument, it has {marker.args[0]!r}",
+                where=f"{where}, {MARKER_WHERE}",
+                mend=f"write {known[0]}={marker.args[0]!r}",
+            )
+        for name, value in marker.kwargs.items():
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                raise SettingsError(
+                    f"the gptune marker has no argument '{name}'",
+                    where=f"{where}, {MARKER_WHERE}",
+                    mend=f"write {near[0]}=" if near else f"use one of: {', '.join(known)}",
+                )
+            merged.setdefault(name, value)
+    return MarkerArguments(**merged)
+
+
+def check_command_line(config: pytest.Config) -> None:
+    """Refuse what cannot be meant, before anything is collected.
+
+    Raises:
+        SettingsError: an option of a later version, or options that exclude each other.
+    """
+    for option in OPTIONS:
+        if option.later and config.getoption(option.dest) not in (None, False):
+            raise SettingsError(
+                f"{option.flag} is not part of this version of pytest-gptune",
+                mend="leave it out; the changelog says what each version has",
+            )
+    if config.getoption("gptune_dry_run") and config.getoption("gptune_search") in ("mixed", "coordinate"):
+        raise SettingsError(
+            f"--gptune-dry-run cannot print the routes of {config.getoption('gptune_search')}",
+            mend="its later routes depend on what the earlier ones measure: use fast or full",
+        )
+    if config.getoption("gptune_routes") and config.getoption("gptune_route_file"):
+        raise SettingsError(
+            "--gptune-routes and --gptune-route-file exclude each other", mend="give one of them"
+        )
+    for path in config.getoption("gptune_report") or ():
+        if Path(path).suffix != ".json":
+            raise SettingsError(
+                f"--gptune-report writes .json, not '{path}'", mend="give a path that ends in .json"
+            )
+    ambiguous = config.getini("gptune_ambiguous")
+    if ambiguous not in (None, "", "warn", "fail"):
+        raise SettingsError(f"ini gptune_ambiguous is '{ambiguous}'", mend="write warn or fail")
+
+
+def resolve(config: pytest.Config, arguments: MarkerArguments, where: str) -> Settings:
+    """The settings of one test.
+
+    Raises:
+        SettingsError: a value of the wrong type or out of range.
+    """
+    source = _Source(config, arguments, where)
+    search = source.text("search", "replay")
+    backend = source.text("backend", "onnxruntime")
+    routes, routes_where, from_file = source.routes(backend)
+    max_regression = source.number("max_regression", 3.0, least=0.0)
+    options = arguments.options or {}
+    if not isinstance(options, Mapping) or not all(isinstance(key, str) for key in options):
+        raise SettingsError(
+            f"options is {options!r}", where=f"{where}, {MARKER_WHERE}", mend="write options={'name': value}"
+        )
+    gate = source.text("gate", "auto")
+    if gate not in GATE_CHOICES:
+        raise SettingsError(f"ini gptune_gate is '{gate}'", mend=f"write one of: {', '.join(GATE_CHOICES)}")
+    return Settings(
+        model=arguments.model,
+        epsilon=source.epsilon(),
+        metric=source.text("metric", "lInf"),
+        atol=source.number("atol", 1e-5, least=0.0),
+        rtol=source.number("rtol", 1e-5, least=0.0),
+        routes=routes,
+        routes_where=routes_where,
+        route_file=from_file,
+        reference=arguments.reference,
+        inputs=arguments.inputs,
+        shapes=arguments.shapes,
+        backend=backend,
+        search=search,
+        searching=config.getoption("gptune_search") is not None,
+        max_regression=max_regression / 100,
+        options=options,
+        route=config.getoption("gptune_route"),
+        gate=gate,
+        against=source.text("against", ""),
+        update_goldens=bool(config.getoption("gptune_update_goldens")),
+        update_baseline=bool(config.getoption("gptune_update_baseline")),
+        require_baseline=bool(config.getini("gptune_require_baseline")),
+        require_backend=bool(config.getini("gptune_require_backend")),
+        ambiguous_fails=config.getini("gptune_ambiguous") == "fail",
+        max_routes=source.count("gptune_max_routes", 10_000),
+        final_builds=source.count("gptune_final_builds", 4),
+    )
+
+
+class _Source:
+    """Looks one name up: command line over marker over ini."""
+
+    def __init__(self, config: pytest.Config, arguments: MarkerArguments, where: str) -> None:
+        self._config = config
+        self._arguments = arguments
+        self._where = where
+
+    def _find(self, name: str) -> tuple[Any, str]:
+        dest = f"gptune_{name}"
+        value = self._config.getoption(dest, None)
+        if value is not None:
+            return value, f"--gptune-{name.replace('_', '-')}"
+        value = getattr(self._arguments, name, None)
+        if value is not None:
+            return value, f"{self._where}, {MARKER_WHERE}, {name}="
+        value = self._config.getini(dest)
+        return (value, f"ini {dest}") if value not in (None, "") else (None, "")
+
+    def text(self, name: str, default: str) -> str:
+        value, where = self._find(name)
+        if value is None:
+            return default
+        if not isinstance(value, str):
+            raise SettingsError(f"{name} is {value!r}, not text", where=where, mend=f"write {name}='...'")
+        return value
+
+    def number(self, name: str, default: float, *, least: float) -> float:
+        value, where = self._find(name)
+        return default if value is None else _number(name, value, where, least)
+
+    def count(self, ini: str, default: int) -> int:
+        value = self._config.getini(ini)
+        if value is None:
+            return default
+        if not isinstance(value, int) or value < 1:
+            raise SettingsError(f"ini {ini} is {value!r}", mend="write a whole number of at least 1")
+        return value
+
+    def epsilon(self) -> float | Mapping[str, float] | None:
+        value, where = self._find("epsilon")
+        if value is None:
+            return None
+        if isinstance(value, Mapping):
+            return {str(k): _number(f"epsilon of '{k}'", v, where, 0.0) for k, v in value.items()}
+        return _number("epsilon", value, where, 0.0)
+
+    def routes(self, backend: str) -> tuple[str | None, str, bool]:
+        """Expression, where it was written, and whether it is a route file's."""
+        marker_where = f"{self._where}, {MARKER_WHERE}, routes="
+        of_marker = self._arguments.routes
+        if isinstance(of_marker, Mapping):
+            of_marker = of_marker.get(backend)
+        if of_marker is not None and not isinstance(of_marker, str):
+            raise SettingsError(
+                f"routes is {of_marker!r}, not a route expression",
+                where=marker_where,
+                mend="write routes='-knob=[a|b]' or routes={'onnxruntime': '-knob=[a|b]'}",
+            )
+        # Unlike other options these are for tests that name no routes: a test's own expression is about
+        # its own model.
+        if of_marker is not None:
+            return of_marker, marker_where, False
+        if (text := self._config.getoption("gptune_routes")) is not None:
+            return text, "--gptune-routes", False
+        if (path := self._config.getoption("gptune_route_file")) is not None:
+            return _read_routes(Path(path), "--gptune-route-file"), f"--gptune-route-file {path}", True
+        if text := self._config.getini("gptune_routes"):
+            return text, "ini gptune_routes", False
+        if path := self._config.getini("gptune_route_file"):
+            return _read_routes(self._config.rootpath / path, "ini gptune_route_file"), f"file {path}", True
+        return None, "", False
+
+
+def _number(name: str, value: Any, where: str, least: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise SettingsError(f"{name} is {value!r}, not a number", where=where, mend=f"write {name} as 1e-3")
+    if math.isnan(value) or value < least:
+        raise SettingsError(f"{name} is {value!r}", where=where, mend=f"write a number of at least {least:g}")
+    return float(value)
+
+
+def _read_routes(path: Path, where: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise SettingsError(
+            f"cannot read the route file: {reason}", where=f"{where} {path}", mend="correct the path"
+        ) from None

@@ -1,0 +1,89 @@
+"""What one pytest process keeps while it runs: backends, knob spaces, plans, goldens. Nothing is global."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gptune.accuracy import Golden, Metric, find_metric, load_golden
+from pytest_gptune.engines.base import Backend, ModelInfo
+from pytest_gptune.engines.onnx_model import inspect_model
+from pytest_gptune.engines.registry import load_backend
+from pytest_gptune.errors import GptuneError
+from pytest_gptune.routes import KnobSpace
+
+if TYPE_CHECKING:
+    from pytest_gptune.plugin.plan import Plan, Unavailable
+
+
+@dataclass
+class State:
+    """Kept on the configuration's stash; every answer is computed once."""
+
+    config: pytest.Config
+    plans: dict[str, Plan | GptuneError | Unavailable] = field(default_factory=dict)
+    best_s: dict[str, float] = field(default_factory=dict)
+    updated_goldens: set[Path] = field(default_factory=set)
+    _backends: dict[str, Backend] = field(default_factory=dict)
+    _models: dict[tuple[Path, int, int], ModelInfo] = field(default_factory=dict)
+    _spaces: dict[tuple[str, str, str], KnobSpace] = field(default_factory=dict)
+    _goldens: dict[tuple[Path, int, int], Golden] = field(default_factory=dict)
+
+    def backend(self, name: str) -> Backend:
+        """The backend called ``name``."""
+        if name not in self._backends:
+            self._backends[name] = load_backend(name)
+        return self._backends[name]
+
+    def model(self, path: Path) -> ModelInfo:
+        """Signature and digest of a model; read again only if the file changed."""
+        key = _file_key(path)
+        if key is None:
+            return inspect_model(path)
+        if key not in self._models:
+            self._models[key] = inspect_model(path)
+        return self._models[key]
+
+    def space(self, backend: Backend, model: ModelInfo | None, options: Mapping[str, Any]) -> KnobSpace:
+        """The knob space of a backend for a model."""
+        key = (backend.name, model.sha256 if model else "", json.dumps(dict(options), sort_keys=True))
+        if key not in self._spaces:
+            self._spaces[key] = KnobSpace.from_json(backend.knob_space(model, options))
+        return self._spaces[key]
+
+    def golden(self, path: Path) -> Golden:
+        """A golden; read again only if the file changed."""
+        key = _file_key(path)
+        if key is None:
+            return load_golden(path)
+        if key not in self._goldens:
+            self._goldens[key] = load_golden(path)
+        return self._goldens[key]
+
+    def metric(self, name: str) -> str | Metric:
+        """The metric a name stands for, asking the hook for one that is not built in."""
+        own = self.config.hook.pytest_gptune_metric(name=name)
+        return find_metric(name, {} if own is None else {name: own})
+
+
+_STATE = pytest.StashKey[State]()
+
+
+def state_of(config: pytest.Config) -> State:
+    """The state of this process."""
+    if _STATE not in config.stash:
+        config.stash[_STATE] = State(config)
+    return config.stash[_STATE]
+
+
+def _file_key(path: Path) -> tuple[Path, int, int] | None:
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return path, stat.st_mtime_ns, stat.st_size

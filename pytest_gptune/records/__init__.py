@@ -1,0 +1,1 @@
+"""What is kept: the fingerprint of a measurement, the committed baseline, and the model it was made with."""

@@ -1,0 +1,162 @@
+"""What is known of a route after it ran, and of its tuning: plain data that crosses processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+from pytest_gptune.timing.protocol import Measurement
+
+
+@dataclass(frozen=True)
+class Latency:
+    """A latency with its spread; times in seconds.
+
+    Attributes:
+        value: the statistic that stands for it.
+        interval: over blocks for a first measurement, over builds for a finalist.
+        stop_reason: why sampling ended.
+    """
+
+    value: float
+    min: float
+    p25: float
+    median: float
+    mean: float
+    p90: float
+    p95: float
+    p99: float
+    samples: int
+    interval: tuple[float, float] | None
+    stop_reason: str
+    statistic: str
+    latency_kind: str
+
+    @classmethod
+    def of(cls, measurement: Measurement) -> Latency:
+        """From a first measurement."""
+        return cls(
+            value=measurement.latency_s,
+            **asdict(measurement.summary),
+            interval=measurement.interval,
+            stop_reason=measurement.stop_reason,
+            statistic=measurement.statistic,
+            latency_kind=measurement.latency_kind,
+        )
+
+
+@dataclass(frozen=True)
+class RouteRecord:
+    """One route of one tuning.
+
+    Attributes:
+        id: the route as test ids show it.
+        route: the route in full.
+        key: knobs that differ from their defaults, in the order of the knob space; identifies the route.
+        knobs: how many knobs differ from the default route.
+        status: one of the route statuses.
+        losses: worst loss over cases, by output.
+        needed_epsilon: the smallest epsilon at which it would pass, None where that is not one number.
+        error: why it did not pass, in the words shown to the user.
+        wall_s: seconds the route took in all.
+    """
+
+    id: str
+    route: str
+    key: str
+    knobs: int
+    status: str
+    losses: Mapping[str, float] = field(default_factory=dict)
+    needed_epsilon: float | None = None
+    latency: Latency | None = None
+    build_seconds: float | None = None
+    builds: int = 0
+    engine_digest: str = ""
+    engine_bytes: int | None = None
+    graph: bool = False
+    speedup: float | None = None
+    error: str = ""
+    wall_s: float = 0.0
+
+    @property
+    def loss(self) -> float | None:
+        """The worst loss over outputs and cases, None where none was computed."""
+        return max(self.losses.values()) if self.losses else None
+
+    def as_plain(self) -> dict[str, Any]:
+        """As built-in types."""
+        return asdict(self)
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> RouteRecord:
+        """The inverse of ``as_plain``."""
+        record = cls(**{f.name: plain[f.name] for f in fields(cls)})
+        if isinstance(record.latency, Mapping):
+            latency = Latency(**record.latency)
+            interval = None if latency.interval is None else (latency.interval[0], latency.interval[1])
+            record = replace(record, latency=replace(latency, interval=interval))
+        return record
+
+
+@dataclass(frozen=True)
+class TuningSpec:
+    """A tuning: one test, one combination of the user's own parameters, and what its routes share.
+
+    Attributes:
+        tuning: node id of the test without the route.
+        command_id: the same as a command line in the current folder names it.
+        gate_id: node id of the verdict's report.
+        owner: ``Class.test[user parameters]``.
+        file: the test file, relative to the root folder as node ids have it.
+        model_root: folder that ``model_path`` in baselines is relative to.
+        planned: routes of the search, at collection.
+        baseline_keys: the key of each route that the baseline names, None for one that is not available.
+        expression: what was searched, as an expression; empty for every bounded knob.
+        default_key, default_route: the default route.
+        pruned: knob, value and reason of values that this machine lacks.
+        timed_case: the case whose latency counts.
+    """
+
+    tuning: str
+    command_id: str
+    gate_id: str
+    owner: str
+    file: str
+    root: str
+    golden_path: str
+    baseline_path: str
+    model_path: str
+    model_sha256: str
+    backend: str
+    options: Mapping[str, Any]
+    search: str
+    metric: str
+    epsilon: float | Mapping[str, float] | None
+    atol: float
+    rtol: float
+    expression: str
+    default_key: str
+    default_route: str
+    defaults_digest: str
+    planned: int
+    baseline_keys: Mapping[str, str | None]
+    pruned: tuple[tuple[str, str, str], ...]
+    max_regression: float
+    gate: str
+    against: str
+    update_baseline: bool
+    require_baseline: bool
+    ambiguous_fails: bool
+    final_builds: int
+    timed_case: str | None = None
+
+    def as_plain(self) -> dict[str, Any]:
+        """As built-in types."""
+        return asdict(self)
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> TuningSpec:
+        """The inverse of ``as_plain``."""
+        spec = cls(**{f.name: plain[f.name] for f in fields(cls)})
+        return replace(spec, pruned=tuple((p[0], p[1], p[2]) for p in spec.pruned))

@@ -1,0 +1,1 @@
+"""How results are shown: terminal and JSON. Everything here reads plain records and decides nothing."""

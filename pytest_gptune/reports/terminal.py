@@ -1,0 +1,210 @@
+"""The terminal summary of a tuning: one table of routes, the winner, the verdict with its numbers."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections import Counter
+from collections.abc import Mapping
+
+from pytest_gptune.records.baseline import shapes_text
+from pytest_gptune.records.route_record import Latency, RouteRecord
+from pytest_gptune.reports.tuning_report import TuningReport
+
+_ROWS = 12
+
+_OUTCOME_STYLE = {"pass": "bold green", "fail": "bold red", "ambiguous": "bold yellow"}
+
+
+def summary_lines(report: TuningReport, width: int, *, colour: bool = False, rows: int = _ROWS) -> list[str]:
+    """The summary as lines of at most ``width`` columns.
+
+    Args:
+        report: the tuning.
+        width: columns of the terminal.
+        colour: whether lines may have escape sequences for colour.
+        rows: the most routes that are shown; the winner, the default and the baseline's always are.
+    """
+    from rich.console import Console
+    from rich.padding import Padding
+    from rich.text import Text
+
+    stream = io.StringIO()
+    console = Console(
+        file=stream,
+        width=width,
+        force_terminal=colour,
+        color_system="standard" if colour else None,
+        highlight=False,
+        soft_wrap=False,
+        legacy_windows=False,
+    )
+    console.print(Text(report.spec.tuning, style="bold"))
+    for line in _facts(report):
+        console.print(Padding(Text(line), (0, 0, 0, 2)))
+    shown = _chosen(report, rows)
+    if shown:
+        console.print(_table(report, shown))
+    hidden = len(report.routes) - len(shown)
+    if hidden:
+        text = f"{hidden} more route{'s' if hidden > 1 else ''}: --gptune-report x.json has them all"
+        console.print(Padding(Text(text, style="dim"), (0, 0, 0, 4)))
+    for knob, value, reason in report.spec.pruned:
+        console.print(Padding(Text(f"pruned: {knob}={value}: {reason}"), (0, 0, 0, 2)))
+    console.print(Padding(Text(_winner_text(report)), (0, 0, 0, 2)))
+    style = _OUTCOME_STYLE.get(report.verdict.outcome, "bold")
+    verdict = Text("verdict: ").append(report.verdict.outcome, style=style)
+    verdict.append(verdict_text(report).removeprefix(report.verdict.outcome))
+    console.print(Padding(verdict, (0, 0, 0, 2)))
+    for note in report.notes:
+        console.print(Padding(Text(note), (0, 0, 0, 2)))
+    if report.verdict.changed:
+        console.print(Padding(Text("changed: " + "; ".join(report.verdict.changed)), (0, 0, 0, 2)))
+    # Trailing spaces are what tables pad with; they only bloat a log.
+    return [line.rstrip() for line in stream.getvalue().splitlines()]
+
+
+def verdict_text(report: TuningReport) -> str:
+    """Outcome, reason, gate and numbers of a verdict, in one sentence or two."""
+    verdict = report.verdict
+    head: str = verdict.outcome
+    if verdict.reason not in ("", verdict.outcome):
+        head += f", {verdict.reason}"
+    if verdict.gate:
+        head += f" (gate {verdict.gate})"
+    parts = [head]
+    winner = report.winning
+    if verdict.ratio is not None:
+        ratio = verdict.ratio
+        latencies = ""
+        if winner is not None and winner.latency is not None and (base := _compared_latency(report)):
+            latencies = f"{duration(winner.latency.value)} against {duration(base)}, "
+        interval = f"[{number(ratio.low)}, {number(ratio.high)}]"
+        parts.append(
+            f"{latencies}ratio {ratio.value:.3f} {interval} over {ratio.builds} builds, "
+            f"limit {verdict.limit:.3g}"
+        )
+    text = ": ".join(parts)
+    return f"{text}. {verdict.message}".strip() if verdict.message else text
+
+
+def _compared_latency(report: TuningReport) -> float | None:
+    """The latency the winner was compared with: of the reference engine in this run, or the baseline's."""
+    verdict, winner = report.verdict, report.winning
+    if verdict.ratio is None or winner is None or winner.latency is None:
+        return None
+    if verdict.gate == "paired":
+        return winner.latency.value / verdict.ratio.value
+    latency = verdict.baseline.get("latency_s")
+    return float(latency) if isinstance(latency, (int, float)) else None
+
+
+def _facts(report: TuningReport) -> list[str]:
+    spec, environment = report.spec, report.environment
+    model = spec.model_path.replace("\\", "/").rsplit("/", 1)[-1]
+    counts = Counter(record.status for record in report.routes)
+    by_status = ", ".join(f"{count} {status}" for status, count in counts.most_common())
+    software = environment.get("software", {}).get("backend", spec.backend)
+    lines = [f"{model} on {software}, {environment.get('device_class', '')}".rstrip(", ")]
+    lines.append(f"search {spec.search}: {len(report.routes)} of {spec.planned} routes: {by_status}")
+    accuracy = f"metric {spec.metric}, epsilon {_epsilon(spec.epsilon)}"
+    cases = (
+        f"{len(report.cases)} case{'s' if len(report.cases) != 1 else ''}" if report.cases else "no golden"
+    )
+    lines.append(f"{accuracy}, {cases}, timed on {shapes_text(report.shapes) or '-'}")
+    kinds = sorted({f"{r.latency.latency_kind} {r.latency.statistic}" for r in report.routes if r.latency})
+    if kinds:
+        lines.append(f"latency: {', '.join(kinds)}; * winner, = co-winner, + in the finals")
+    return lines
+
+
+def _epsilon(epsilon: float | Mapping[str, float] | None) -> str:
+    if isinstance(epsilon, Mapping):
+        return ", ".join(f"{name} {value:g}" for name, value in epsilon.items())
+    return "none" if epsilon is None else f"{epsilon:g}"
+
+
+def _chosen(report: TuningReport, rows: int) -> list[RouteRecord]:
+    """Routes worth a row: those that must be there, then the fastest, then what failed."""
+    must = {report.winner, report.spec.default_key, *report.spec.baseline_keys.values()}
+
+    def rank(record: RouteRecord) -> tuple[bool, bool, bool, float]:
+        latency = record.latency.value if record.latency else math.inf
+        return record.key != report.winner, record.status != "passed", record.latency is None, latency
+
+    ranked = sorted(report.routes, key=rank)
+    room = max(rows - sum(record.key in must for record in ranked), 0)
+    kept = []
+    for record in ranked:
+        if record.key in must:
+            kept.append(record)
+        elif room > 0:
+            kept.append(record)
+            room -= 1
+    return kept
+
+
+def _table(report: TuningReport, records: list[RouteRecord]) -> object:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1))
+    table.add_column("", width=1)
+    table.add_column("route", overflow="fold", ratio=1)
+    for heading in ("latency", "±", "speedup", "loss"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("status", no_wrap=True)
+    for record in records:
+        latency = record.latency
+        table.add_row(
+            _mark(report, record),
+            record.id,
+            duration(latency.value) if latency else "-",
+            _half_width(latency),
+            f"{record.speedup:.2f}x" if record.speedup else "-",
+            "-" if record.loss is None else f"{record.loss:.2g}",
+            record.status,
+            style="bold" if record.key == report.winner else None,
+        )
+    return table
+
+
+def _mark(report: TuningReport, record: RouteRecord) -> str:
+    if record.key == report.winner:
+        return "*"
+    if record.key in report.co_winners:
+        return "="
+    return "+" if record.key in report.finalists else ""
+
+
+def _half_width(latency: Latency | None) -> str:
+    """Half of the interval, in percent of the latency."""
+    if latency is None or latency.interval is None:
+        return "-"
+    low, high = latency.interval
+    return f"{(high - low) / 2 / latency.value:.1%}"
+
+
+def _winner_text(report: TuningReport) -> str:
+    winner = report.winning
+    if winner is None:
+        return "winner: none"
+    speedup = (
+        f", {winner.speedup:.2f}x the default's speed" if winner.speedup and winner.id != "default" else ""
+    )
+    route = winner.key or "default"
+    reproduce = f"python -m pytest '{report.spec.command_id}' '--gptune-route={route}'"
+    return f"winner: {winner.id}{speedup}. To build it alone: {reproduce}"
+
+
+def duration(seconds: float) -> str:
+    """A time with four digits and its unit."""
+    for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
+        if seconds * scale >= 1:
+            return f"{seconds * scale:.4g} {unit}"
+    return f"{seconds * 1e9:.4g} ns"
+
+
+def number(value: float) -> str:
+    """A ratio's end with three digits; infinity as a word."""
+    return f"{value:.3f}" if math.isfinite(value) else "unbounded"

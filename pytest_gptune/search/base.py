@@ -1,0 +1,58 @@
+"""The seam between a search and what runs its routes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, get_args, runtime_checkable
+
+from pytest_gptune.routes import Route, RouteSequence
+
+RouteStatus = Literal[
+    "passed",
+    "inaccurate",
+    "rejected",
+    "crashed",
+    "timeout",
+    "out_of_memory",
+    "inert",
+    "pruned",
+    "skipped",
+    "unchecked",
+    "test_failed",
+]
+"""What became of a route."""
+
+ROUTE_STATUSES: tuple[RouteStatus, ...] = get_args(RouteStatus)
+
+
+@dataclass(frozen=True, slots=True)
+class RouteResult:
+    """What a search is told about a route.
+
+    Attributes:
+        route: the route.
+        status: one of ``ROUTE_STATUSES``.
+        latency_s: the statistic of its samples, in seconds; None when it was not timed.
+        interval: the confidence interval of ``latency_s``, in seconds; None when there is none.
+    """
+
+    route: Route
+    status: str
+    latency_s: float | None
+    interval: tuple[float, float] | None
+
+
+@runtime_checkable
+class Search(Protocol):
+    """Proposes routes, and is told results."""
+
+    @property
+    def name(self) -> str:
+        """What ``--gptune-search`` calls it."""
+
+    def initial(self) -> RouteSequence | tuple[Route, ...]:
+        """The distinct routes known at collection, which become test items."""
+
+    def propose(self, results: Sequence[RouteResult]) -> tuple[Route, ...]:
+        """Further routes, given the results of all routes so far. An empty tuple ends the search."""

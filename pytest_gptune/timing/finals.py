@@ -1,0 +1,178 @@
+"""Finals: engines built anew, measured in turns, so that what moves the machine moves all of them.
+
+Each round gives every contestant one block, in random order; the head of a block is discarded, because the
+threads of the engine before still spin then and caches are cold. Each build of a contestant is interleaved
+with the build of the same number of every other: pairs of builds are the replicates.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from pytest_gptune.engines.base import Engine, LatencyKind
+from pytest_gptune.errors import GptuneError
+from pytest_gptune.timing.protocol import batch_for, warm_up
+from pytest_gptune.timing.statistics import (
+    Ratio,
+    Statistic,
+    mean_interval,
+    paired_ratio,
+    quantile,
+    relative_spread,
+    statistic_for,
+)
+
+_SHARES = {"p25": 0.25, "median": 0.5, "p95": 0.95}
+
+
+class FinalistFailedError(GptuneError):
+    """A finalist could not be built again, or its new build is not accurate."""
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """One engine of the finals.
+
+    Attributes:
+        key: what it is called in the result.
+        build: builds it anew, checks it and loads its inputs; raises GptuneError where that fails.
+    """
+
+    key: str
+    build: Callable[[], Engine]
+
+
+@dataclass(frozen=True)
+class FinalsPlan:
+    """How long finals take: ``builds`` times ``rounds`` blocks of ``block_s`` for each contestant.
+
+    Attributes:
+        head_s: discarded at the start of every block.
+        builds: pairs of builds in the first go.
+        most_builds: pairs of builds when measured again, in all.
+    """
+
+    builds: int = 4
+    most_builds: int = 12
+    rounds: int = 5
+    block_s: float = 0.05
+    head_s: float = 0.012
+    warmup_s: float = 0.05
+
+
+@dataclass
+class FinalsResult:
+    """Samples of every build of every contestant, and which contestants failed and why.
+
+    Attributes:
+        samples: for each contestant and build, the samples of all its blocks, in seconds.
+        failures: what stopped a contestant; it has no further builds.
+    """
+
+    statistic: Statistic = "p25"
+    latency_kind: LatencyKind = "host_wall"
+    samples: dict[str, list[list[float]]] = field(default_factory=dict)
+    failures: dict[str, GptuneError] = field(default_factory=dict)
+
+    def latencies(self, key: str, statistic: str | None = None) -> list[float]:
+        """The statistic of each build of a contestant, in seconds."""
+        share = _SHARES[statistic or self.statistic]
+        return [quantile(sorted(build), share) for build in self.samples.get(key, [])]
+
+    def builds(self, key: str) -> int:
+        """How many builds of it were measured."""
+        return len(self.samples.get(key, []))
+
+    def latency(self, key: str) -> float:
+        """The median over builds, in seconds."""
+        return quantile(sorted(self.latencies(key)), 0.5)
+
+    def interval(self, key: str) -> tuple[float, float]:
+        """Student's interval of the latency over builds, in seconds; (0, inf) for a single build."""
+        low, high = mean_interval(self.latencies(key))
+        return max(low, 0.0), high
+
+    def spread(self, key: str) -> float | None:
+        """Relative standard deviation between builds, None for a single one."""
+        return relative_spread(self.latencies(key))
+
+    def ratio(
+        self,
+        first: str,
+        second: str,
+        *,
+        statistic: str | None = None,
+        confidence: float = 0.95,
+        known_spread: float | None = None,
+        skip_builds: int = 0,
+    ) -> Ratio:
+        """Latency of ``first`` over that of ``second``, without the first ``skip_builds`` pairs of builds."""
+        a, b = self.latencies(first, statistic), self.latencies(second, statistic)
+        pairs = min(len(a), len(b))
+        return paired_ratio(
+            a[skip_builds:pairs], b[skip_builds:pairs], confidence=confidence, known_spread=known_spread
+        )
+
+
+def run_finals(
+    contestants: Sequence[Contestant],
+    plan: FinalsPlan,
+    rng: random.Random,
+    *,
+    builds: int,
+    result: FinalsResult | None = None,
+) -> FinalsResult:
+    """Build and measure the contestants ``builds`` times, interleaved.
+
+    Args:
+        contestants: those that failed before, according to ``result``, are left out.
+        plan: length and number of blocks.
+        rng: draws the order within a round.
+        builds: how many pairs of builds to add.
+        result: is added to; None starts a new one.
+    """
+    result = result or FinalsResult()
+    for _ in range(builds):
+        standing = [c for c in contestants if c.key not in result.failures]
+        engines = _build_all(standing, plan, result)
+        try:
+            _interleave(engines, plan, rng, result)
+        finally:
+            for engine, _batch in engines.values():
+                engine.close()
+    return result
+
+
+def _build_all(
+    contestants: Sequence[Contestant], plan: FinalsPlan, result: FinalsResult
+) -> dict[str, tuple[Engine, int]]:
+    engines: dict[str, tuple[Engine, int]] = {}
+    for contestant in contestants:
+        try:
+            engine = contestant.build()
+            engines[contestant.key] = engine, batch_for(warm_up(engine, plan.warmup_s))
+        except GptuneError as error:
+            result.failures[contestant.key] = error
+            # Builds are pairs: those of a contestant that drops out compare with nothing any more.
+            result.samples.pop(contestant.key, None)
+            continue
+        result.latency_kind = engine.info.latency_kind
+        result.statistic = statistic_for(engine.info.latency_kind)
+    return engines
+
+
+def _interleave(
+    engines: dict[str, tuple[Engine, int]], plan: FinalsPlan, rng: random.Random, result: FinalsResult
+) -> None:
+    collected: dict[str, list[float]] = {key: [] for key in engines}
+    for _ in range(plan.rounds):
+        order = list(engines)
+        rng.shuffle(order)
+        for key in order:
+            engine, batch = engines[key]
+            engine.sample(plan.head_s, at_most=1_000_000, batch=batch)
+            collected[key] += engine.sample(plan.block_s, at_most=1_000_000, batch=batch)
+    for key, samples in collected.items():
+        result.samples.setdefault(key, []).append(samples)

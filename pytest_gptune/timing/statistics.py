@@ -1,0 +1,178 @@
+"""Statistics of latency samples, as pure functions of numbers.
+
+Samples of one engine agree to a fraction of a percent; two builds of one model differ by about one percent
+whatever the statistic. So samples within a build are no replicates, builds are: every interval that decides
+something is taken over builds (Kalibera and Jones, "Rigorous Benchmarking in Reasonable Time", 2013).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Statistic = Literal["p25", "median"]
+
+MAX_KEPT_SAMPLES = 1000
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Order statistics of one series of samples; times in seconds."""
+
+    min: float
+    p25: float
+    median: float
+    mean: float
+    p90: float
+    p95: float
+    p99: float
+    samples: int
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A ratio of two latencies with its confidence interval.
+
+    Attributes:
+        value: above 1 where the first is slower.
+        low: lower end; 0 where a single build allows no statement.
+        high: upper end; infinity where a single build allows no statement.
+        builds: pairs of builds it was taken over.
+    """
+
+    value: float
+    low: float
+    high: float
+    builds: int
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """The quantile of ascending numbers by linear interpolation (definition 7 of Hyndman and Fan, 1996)."""
+    if not ordered:
+        raise ValueError("no samples")
+    position = share * (len(ordered) - 1)
+    below = math.floor(position)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
+
+
+def summarise(samples: Sequence[float]) -> Summary:
+    """Order statistics and mean of samples in any order."""
+    ordered = sorted(samples)
+    return Summary(
+        min=ordered[0],
+        p25=quantile(ordered, 0.25),
+        median=quantile(ordered, 0.5),
+        mean=statistics.fmean(ordered),
+        p90=quantile(ordered, 0.9),
+        p95=quantile(ordered, 0.95),
+        p99=quantile(ordered, 0.99),
+        samples=len(ordered),
+    )
+
+
+def statistic_for(latency_kind: str) -> Statistic:
+    """The statistic that stands for a latency: p25 on the host's clock, the median on a device's.
+
+    On the host other processes only ever add time, in bursts that reach the median of a busy machine.
+    """
+    return "p25" if latency_kind == "host_wall" else "median"
+
+
+def decimate(samples: Sequence[float], at_most: int = MAX_KEPT_SAMPLES) -> tuple[float, ...]:
+    """At most ``at_most`` of the samples, evenly spread over the series, first and last included."""
+    count = len(samples)
+    if count <= at_most:
+        return tuple(samples)
+    if at_most == 1:
+        return (samples[0],)
+    return tuple(samples[round(i * (count - 1) / (at_most - 1))] for i in range(at_most))
+
+
+def relative_spread(values: Sequence[float]) -> float | None:
+    """Standard deviation over mean, None for fewer than two values."""
+    if len(values) < 2:
+        return None
+    return statistics.stdev(values) / statistics.fmean(values)
+
+
+def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
+    """Student's two-sided interval of the mean; (-inf, inf) for fewer than two values."""
+    if len(values) < 2:
+        return -math.inf, math.inf
+    centre = statistics.fmean(values)
+    half = _half_width(statistics.stdev(values), len(values), len(values) - 1, confidence)
+    return centre - half, centre + half
+
+
+def paired_ratio(
+    first: Sequence[float],
+    second: Sequence[float],
+    *,
+    confidence: float = 0.95,
+    known_spread: float | None = None,
+) -> Ratio:
+    """The ratio of two engines' latencies from builds measured in pairs.
+
+    The logarithms of the ratios of the pairs are averaged, and Student's interval is taken over the pairs,
+    so that it contains the variance between builds and excludes what moved both engines of a pair.
+
+    Args:
+        first: latency of each build of the first engine.
+        second: latency of the build of the second engine that was interleaved with it.
+        confidence: of the two-sided interval.
+        known_spread: relative spread between builds known from earlier; used when there is one pair only.
+    """
+    logs = [math.log(a / b) for a, b in zip(first, second, strict=True)]
+    if not logs:
+        raise ValueError("no pairs of builds")
+    centre = statistics.fmean(logs)
+    if len(logs) > 1:
+        half = _half_width(statistics.stdev(logs), len(logs), len(logs) - 1, confidence)
+    elif known_spread:
+        # Two builds differ by the square root of two times the spread of one; the spread is taken as known.
+        half = statistics.NormalDist().inv_cdf((1 + confidence) / 2) * known_spread * math.sqrt(2)
+    else:
+        return Ratio(math.exp(centre), 0.0, math.inf, 1)
+    return Ratio(math.exp(centre), math.exp(centre - half), math.exp(centre + half), len(logs))
+
+
+def _half_width(deviation: float, count: int, freedom: int, confidence: float) -> float:
+    return t_quantile((1 + confidence) / 2, freedom) * deviation / math.sqrt(count)
+
+
+def t_quantile(share: float, freedom: int) -> float:
+    """Quantile of Student's t distribution, by bisection of its distribution function.
+
+    Args:
+        share: between 0.5 and 1, exclusive of 1.
+        freedom: degrees of freedom, at least 1.
+    """
+    low, high = 0.0, 1.0
+    while _t_cdf(high, freedom) < share:
+        high *= 2
+    for _ in range(80):
+        middle = (low + high) / 2
+        if _t_cdf(middle, freedom) < share:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+def _t_cdf(t: float, freedom: int) -> float:
+    """Distribution function of Student's t for t >= 0 (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
+    angle = math.atan(t / math.sqrt(freedom))
+    cosine = math.cos(angle)
+    if freedom == 1:
+        return 0.5 + angle / math.pi
+    total = term = cosine if freedom % 2 else 1.0
+    for k in range(3 if freedom % 2 else 2, freedom - 1, 2):
+        term *= cosine * cosine * (k - 1) / k
+        total += term
+    if freedom % 2:
+        return 0.5 + (angle + math.sin(angle) * total) / math.pi
+    return 0.5 + math.sin(angle) * total / 2

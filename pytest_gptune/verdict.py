@@ -1,0 +1,174 @@
+"""What the measurements mean: the winner of a search, the gate that applies, and its verdict.
+
+Pure decisions on numbers and records. A verdict starts from "don't know" and is upgraded by evidence: it
+fails only where a slowdown is both significant (the interval lies beyond the limit) and large enough to
+matter (the limit itself), and was seen again in builds of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pytest_gptune.records.baseline import BaselineEntry
+from pytest_gptune.timing.finals import FinalsResult
+from pytest_gptune.timing.statistics import Ratio
+
+Outcome = Literal["pass", "fail", "ambiguous", "new", "incomparable"]
+Gate = Literal["auto", "paired", "absolute", "relative", "off"]
+GATES: tuple[Gate, ...] = ("auto", "paired", "absolute", "relative", "off")
+
+# Routes this close are the same speed: two builds of one route differ by as much.
+CO_WINNER = 1.01
+
+# A slow tail is judged by its own statistics, each with its own factor on the limit: the further out a
+# quantile lies, the more it moves without cause.
+TAIL_FACTORS: Mapping[str, float] = {"median": 2.0, "p95": 5.0}
+
+# The absolute gate compares two days; what calibration leaves of the machine's drift must not fail a run.
+ABSOLUTE_EXTRA_LIMIT = 0.10
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a gate says of a tuning.
+
+    Attributes:
+        outcome: pass, fail, ambiguous, new or incomparable.
+        reason: one word, as ``unchanged`` or ``slower``.
+        gate: the gate that was applied; empty where nothing was compared.
+        ratio: winner over what it was compared with; None where nothing was.
+        limit: the largest ratio that passes.
+        changed: what differs from the baseline, a line each.
+        message: sentences for the reader.
+        baseline: what it was compared with, as plain data; empty without a baseline.
+    """
+
+    outcome: Outcome
+    reason: str
+    gate: str = ""
+    ratio: Ratio | None = None
+    limit: float = 1.0
+    changed: tuple[str, ...] = ()
+    message: str = ""
+    baseline: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Change:
+    """What differs between this run and the baseline's entry, by kind."""
+
+    model: bool
+    route: bool
+    software: tuple[str, ...]
+    device: tuple[str, ...]
+    defaults: bool
+    golden: bool
+
+    @property
+    def stack(self) -> bool:
+        """Whether backend, its version, its options or its defaults are others."""
+        return bool(self.software) or self.defaults
+
+    def lines(self) -> tuple[str, ...]:
+        """What changed, a line each."""
+        lines = ["model: another digest"] if self.model else []
+        lines += ["route: another route won"] if self.route else []
+        lines += ["golden: another digest"] if self.golden else []
+        lines += ["defaults: knobs have other defaults"] if self.defaults else []
+        return (*lines, *self.software, *self.device)
+
+
+def choose_winner(
+    finals: FinalsResult, passing: Mapping[str, int], *, baseline_route: str | None
+) -> tuple[str, tuple[str, ...]]:
+    """The winner of the finals and all co-winners.
+
+    Among routes within 1 % of the fastest the baseline's is preferred, then the default, then the one with
+    the fewest knobs: a change of route must be worth it.
+
+    Args:
+        finals: latencies by route.
+        passing: routes that may win, with their number of knobs that differ from the default.
+        baseline_route: the baseline's route, None without a baseline.
+    """
+    latency = {route: finals.latency(route) for route in passing}
+    fastest = min(latency.values())
+    close = [route for route in passing if latency[route] <= fastest * CO_WINNER]
+    winner = min(close, key=lambda route: (route != baseline_route, passing[route], latency[route]))
+    return winner, tuple(sorted(close, key=lambda route: latency[route]))
+
+
+def choose_gate(asked: Gate, change: Change, *, old_model: bool) -> Gate | Literal["unchanged"]:
+    """The gate that applies.
+
+    Args:
+        asked: ``auto`` chooses; anything else is taken as it is.
+        change: what differs from the baseline.
+        old_model: whether the baseline's model can be had.
+    """
+    if asked != "auto":
+        return asked
+    if not (change.model or change.route or change.stack):
+        return "unchanged"
+    if (change.model or change.route) and old_model:
+        return "paired"
+    return "absolute"
+
+
+def judge(ratio: Ratio, limit: float) -> Literal["pass", "fail", "ambiguous"]:
+    """Where the interval of a ratio lies: beyond the limit, within it, or across."""
+    if ratio.low > limit:
+        return "fail"
+    if ratio.high <= limit:
+        return "pass"
+    return "ambiguous"
+
+
+def judge_tail(ratios: Mapping[str, Ratio], max_regression: float) -> str:
+    """The statistic whose ratio shows a slow tail, empty where none does."""
+    for statistic, factor in TAIL_FACTORS.items():
+        if statistic in ratios and judge(ratios[statistic], 1 + factor * max_regression) == "fail":
+            return statistic
+    return ""
+
+
+def absolute_ratio(
+    latency_s: Sequence[float],
+    entry: BaselineEntry,
+    calibration_s: float | None,
+) -> Ratio:
+    """This run's latency over the baseline's, both in units of their run's calibration engine.
+
+    The interval contains the variance between builds of both runs. A baseline of one build, or one without
+    a spread, is taken to have the spread of this run.
+
+    Args:
+        latency_s: latency of each build of the winner in this run, in seconds.
+        entry: the baseline.
+        calibration_s: latency of the calibration engine in this run; None leaves the ratio unscaled.
+    """
+    import statistics
+
+    from pytest_gptune.timing.statistics import t_quantile
+
+    scale = 1.0
+    if calibration_s and entry.calibration_s:
+        scale = entry.calibration_s / calibration_s
+    logs = [math.log(value * scale / entry.latency_s) for value in latency_s]
+    centre = statistics.median(logs)
+    if len(logs) < 2:
+        return Ratio(math.exp(centre), 0.0, math.inf, len(logs))
+    here = statistics.stdev(logs)
+    there = entry.between_build_spread if entry.between_build_spread is not None else here
+    error = math.sqrt(here**2 / len(logs) + there**2 / max(entry.builds, 1))
+    half = t_quantile(0.975, len(logs) - 1) * error
+    return Ratio(math.exp(centre), math.exp(centre - half), math.exp(centre + half), len(logs))
+
+
+def relative_ratio(now: Ratio, latency_s: float, default_s: float) -> Ratio:
+    """The winner's share of the default's latency in this run over the same share in the baseline."""
+    then = latency_s / default_s
+    return Ratio(now.value / then, now.low / then, now.high / then, now.builds)
