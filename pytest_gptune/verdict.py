@@ -43,6 +43,7 @@ class Verdict:
         limit: the largest ratio that passes.
         changed: what differs from the baseline, a line each.
         message: sentences for the reader.
+        command: what to run next, empty where there is nothing to do.
         baseline: what it was compared with, as plain data; empty without a baseline.
     """
 
@@ -53,6 +54,7 @@ class Verdict:
     limit: float = 1.0
     changed: tuple[str, ...] = ()
     message: str = ""
+    command: str = ""
     baseline: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -166,6 +166,7 @@ class _Conclusion:
                 "route_unavailable",
                 message=f"the baseline's route '{entry.route}' is not in the knob space of "
                 f"{spec.backend} {self._environment.tuner_version} on this machine: tune again.",
+                command=_tune_command(spec),
                 baseline=compared_with(entry),
             )
         untold = " The baseline was not updated." if spec.update_baseline else ""
@@ -328,19 +329,16 @@ class _Conclusion:
         )
         verdict = gating.verdict(gate)
         self._take_finals(contest)  # the gate may have measured again
-        return self._done(replace(verdict, message=verdict.message + self._advice(change)), winner, close)
-
-    def _advice(self, change: Change) -> str:
-        spec = self._report.spec
         if spec.search == "replay" and (change.model or change.stack or change.device):
-            return f"Tune again: {_tune_command(spec)}"
-        return ""
+            advice = f"{verdict.message}Tuning again is worth while. "
+            verdict = replace(verdict, message=advice, command=_tune_command(spec))
+        return self._done(verdict, winner, close)
 
     def _no_entry(self, baseline: Baseline, why: str) -> Verdict:
         spec = self._report.spec
         command = _tune_command(spec)
         if why == "new":
-            return Verdict("new", "new", message=f"no baseline yet. Make one and commit it: {command}")
+            return Verdict("new", "new", message="no baseline yet: make one and commit it. ", command=command)
         entries = baseline.of_backend(spec.backend).entries
         have = "; ".join(
             sorted(
@@ -350,9 +348,8 @@ class _Conclusion:
                 }
             )
         )
-        return Verdict(
-            "incomparable", why, message=f"the baseline has other {why}: {have}. Add these: {command}"
-        )
+        message = f"the baseline has other {why}: {have}. "
+        return Verdict("incomparable", why, message=message, command=command)
 
     def _update(self, contest: Contest, baseline: Baseline, winner: str) -> Verdict:
         spec = self._report.spec

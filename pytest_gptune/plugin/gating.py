@@ -100,7 +100,7 @@ class Gating:
                 limit=limit,
                 message=f"the baseline is of {self.entry.device_class}; "
                 "latencies of two device classes do not compare. "
-                "Add this one: --gptune-update-baseline.",
+                "Add this one with --gptune-update-baseline. ",
             )
 
         def ratio(skip: int) -> Ratio:

@@ -111,6 +111,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
         "limit": verdict.limit,
         "changed": list(verdict.changed),
         "message": verdict.message,
+        "command": verdict.command,
         "baseline": dict(verdict.baseline),
     }
 
