@@ -95,6 +95,8 @@ class Controller:
             return
         total = record.wall_s * spec.planned
         reporter.ensure_newline()
+        if reporter._tw.width_of_current_line:  # with -q the line has no file name, only dots
+            reporter._tw.line()
         reporter.write_line(
             f"gptune: {spec.tuning}: {spec.planned} routes at about {record.wall_s:.1f} s: "
             f"about {_duration(total)}, finals beside"

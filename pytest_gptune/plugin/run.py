@@ -96,6 +96,8 @@ class RouteRun:
             RouteStopped: the route is rejected or crashed.
             ModelError: no route of the model can be built.
         """
+        if self.backend.process_family(self.request.route):
+            raise self.stop("rejected", "the route changes a setting of the whole process")
         try:
             with device_locked(self.backend, self.request):
                 self.engine = self.backend.build(self.request)

@@ -6,12 +6,19 @@ import io
 import math
 from collections import Counter
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from pytest_gptune.records.baseline import shapes_text
 from pytest_gptune.records.route_record import Latency, RouteRecord
 from pytest_gptune.reports.tuning_report import TuningReport
 
-_ROWS = 12
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_ROWS = 10
+
+# Below this width the interval has no column: routes need the room.
+_WIDE = 100
 
 _OUTCOME_STYLE = {"pass": "bold green", "fail": "bold red", "ambiguous": "bold yellow"}
 
@@ -44,18 +51,22 @@ def summary_lines(report: TuningReport, width: int, *, colour: bool = False, row
         console.print(Padding(Text(line), (0, 0, 0, 2)))
     shown = _chosen(report, rows)
     if shown:
-        console.print(_table(report, shown))
+        console.print(_table(report, shown, wide=width >= _WIDE))
     hidden = len(report.routes) - len(shown)
     if hidden:
-        text = f"{hidden} more route{'s' if hidden > 1 else ''}: --gptune-report x.json has them all"
+        text = f"and {hidden} more route{'s' if hidden > 1 else ''}: --gptune-report x.json has all"
         console.print(Padding(Text(text, style="dim"), (0, 0, 0, 4)))
     for knob, value, reason in report.spec.pruned:
         console.print(Padding(Text(f"pruned: {knob}={value}: {reason}"), (0, 0, 0, 2)))
     console.print(Padding(Text(_winner_text(report)), (0, 0, 0, 2)))
+    if report.winning is not None and report.winning.key != report.spec.default_key:
+        _print_command(console, "alone:  ", _alone_command(report))
     style = _OUTCOME_STYLE.get(report.verdict.outcome, "bold")
     verdict = Text("verdict: ").append(report.verdict.outcome, style=style)
     verdict.append(verdict_text(report).removeprefix(report.verdict.outcome))
     console.print(Padding(verdict, (0, 0, 0, 2)))
+    if report.verdict.command:
+        _print_command(console, "next:   ", report.verdict.command)
     for note in report.notes:
         console.print(Padding(Text(note), (0, 0, 0, 2)))
     if report.verdict.changed:
@@ -129,8 +140,10 @@ def _chosen(report: TuningReport, rows: int) -> list[RouteRecord]:
     must = {report.winner, report.spec.default_key, *report.spec.baseline_keys.values()}
 
     def rank(record: RouteRecord) -> tuple[bool, bool, bool, float]:
+        # Figures of the finals and of first measurements are of different minutes: not mixed in one order.
         latency = record.latency.value if record.latency else math.inf
-        return record.key != report.winner, record.status != "passed", record.latency is None, latency
+        later = record.key not in report.finalists
+        return record.key != report.winner, later, record.status != "passed", latency
 
     ranked = sorted(report.routes, key=rank)
     room = max(rows - sum(record.key in must for record in ranked), 0)
@@ -144,14 +157,14 @@ def _chosen(report: TuningReport, rows: int) -> list[RouteRecord]:
     return kept
 
 
-def _table(report: TuningReport, records: list[RouteRecord]) -> object:
+def _table(report: TuningReport, records: list[RouteRecord], *, wide: bool) -> object:
     from rich import box
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1))
     table.add_column("", width=1)
     table.add_column("route", overflow="fold", ratio=1)
-    for heading in ("latency", "±", "speedup", "loss"):
+    for heading in ("latency", *(["±"] if wide else []), "speedup", "loss"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("status", no_wrap=True)
     for record in records:
@@ -160,7 +173,7 @@ def _table(report: TuningReport, records: list[RouteRecord]) -> object:
             _mark(report, record),
             record.id,
             duration(latency.value) if latency else "-",
-            _half_width(latency),
+            *([_half_width(latency)] if wide else []),
             f"{record.speedup:.2f}x" if record.speedup else "-",
             "-" if record.loss is None else f"{record.loss:.2g}",
             record.status,
@@ -188,13 +201,21 @@ def _half_width(latency: Latency | None) -> str:
 def _winner_text(report: TuningReport) -> str:
     winner = report.winning
     if winner is None:
-        return "winner: none"
-    speedup = (
-        f", {winner.speedup:.2f}x the default's speed" if winner.speedup and winner.id != "default" else ""
-    )
-    route = winner.key or "default"
-    reproduce = f"python -m pytest '{report.spec.command_id}' '--gptune-route={route}'"
-    return f"winner: {winner.id}{speedup}. To build it alone: {reproduce}"
+        return "winner:  none"
+    is_default = winner.key == report.spec.default_key
+    speedup = f", {winner.speedup:.2f}x the default's speed" if winner.speedup and not is_default else ""
+    return f"winner:  {winner.id}{speedup}"
+
+
+def _alone_command(report: TuningReport) -> str:
+    return f"python -m pytest '{report.spec.command_id}' '--gptune-route={report.winner}'"
+
+
+def _print_command(console: Console, label: str, command: str) -> None:
+    """A command on a line of its own, never folded, so that it can be copied."""
+    from rich.text import Text
+
+    console.print(Text(f"  {label} {command}"), soft_wrap=True)
 
 
 def duration(seconds: float) -> str:
