@@ -105,13 +105,18 @@ def write_atomically(path: Path, content: bytes) -> None:
     """
     import boltons.fileutils
 
+    part_path = path.with_name(f"{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with (
-            locked(path),
-            boltons.fileutils.atomic_save(str(path), text_mode=False, overwrite_part=True) as part,
-        ):
-            part.write(content)
+        with locked(path):
+            try:
+                with boltons.fileutils.atomic_save(str(path), text_mode=False, overwrite_part=True) as part:
+                    part.write(content)
+            except OSError:
+                # On a full disk atomic_save fails once more as it flushes, before it removes its part file.
+                with contextlib.suppress(OSError):
+                    part_path.unlink()
+                raise
     except OSError as error:
         raise StorageError(
             f"cannot write {path.name}: {error.strerror or error}",

@@ -84,7 +84,11 @@ class Change:
 
 
 def choose_winner(
-    finals: FinalsResult, passing: Mapping[str, int], *, baseline_route: str | None
+    finals: FinalsResult,
+    passing: Mapping[str, int],
+    *,
+    baseline_route: str | None,
+    default_route: str = "",
 ) -> tuple[str, tuple[str, ...]]:
     """The winner of the finals and all co-winners.
 
@@ -93,13 +97,15 @@ def choose_winner(
 
     Args:
         finals: latencies by route.
-        passing: routes that may win, with their number of knobs that differ from the default.
+        passing: routes that may win, with their number of knobs.
         baseline_route: the baseline's route, None without a baseline.
+        default_route: the default route; it has knobs of its own where some are fixed.
     """
     latency = {route: finals.latency(route) for route in passing}
     fastest = min(latency.values())
     close = [route for route in passing if latency[route] <= fastest * CO_WINNER]
-    winner = min(close, key=lambda route: (route != baseline_route, passing[route], latency[route]))
+    preference = (baseline_route, default_route)
+    winner = min(close, key=lambda route: (*(route != p for p in preference), passing[route], latency[route]))
     return winner, tuple(sorted(close, key=lambda route: latency[route]))
 
 

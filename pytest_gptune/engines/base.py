@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from pytest_gptune.errors import GptuneError
+from pytest_gptune.search.base import RouteStatus
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,12 +26,34 @@ class BackendMissingError(GptuneError):
     """The backend, its package or its device is not there."""
 
 
-class BuildRejectedError(GptuneError):
-    """The backend refuses to build this route, or cannot honour it: the route's status is ``rejected``."""
+class RouteFailureError(GptuneError):
+    """A route ends here, and the search goes on; ``status`` is the route's."""
+
+    status: RouteStatus = "crashed"
 
 
-class EngineFailedError(GptuneError):
-    """The engine was built and then failed to run: the route's status is ``crashed``."""
+class BuildRejectedError(RouteFailureError):
+    """The backend refuses to build this route, or cannot honour it."""
+
+    status = "rejected"
+
+
+class EngineFailedError(RouteFailureError):
+    """Building or running the engine failed: an exception of the backend, or the death of its process."""
+
+    status = "crashed"
+
+
+class EngineTimeoutError(RouteFailureError):
+    """Building or running the engine took longer than a route may."""
+
+    status = "timeout"
+
+
+class EngineOutOfMemoryError(RouteFailureError):
+    """The memory of host or device ran out."""
+
+    status = "out_of_memory"
 
 
 @dataclass(frozen=True)
@@ -135,7 +158,7 @@ class Engine(Protocol):
         """One inference: every output by its name, as arrays that own their data.
 
         Raises:
-            EngineFailedError: the backend raised.
+            RouteFailureError: it failed, ran out of memory or time, or its process died.
         """
 
     def load(self, inputs: Mapping[str, np.ndarray]) -> None:
@@ -182,5 +205,5 @@ class Backend(Protocol):
 
         Raises:
             ModelError: the model itself cannot be built, whatever the route.
-            BuildRejectedError: this route cannot be built.
+            RouteFailureError: this route cannot be built.
         """

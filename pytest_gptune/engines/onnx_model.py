@@ -35,7 +35,7 @@ def inspect_model(path: Path) -> ModelInfo:
         sha256=model_digest(content, [(name, _data_path(path, name)) for name in data_files]),
         inputs=_signature(model.graph.input, {item.name for item in model.graph.initializer}),
         outputs=_signature(model.graph.output, set()),
-        operators=frozenset(_operators(model.graph)),
+        operators=frozenset(_operators(model)),
         data_files=tuple(data_files),
     )
 
@@ -68,16 +68,18 @@ def external_data_files(model: Any, where: str) -> list[str]:
     Raises:
         ModelError: a location leaves the model's folder. Loading it would read any file of the machine.
     """
-    names: set[str] = set()
-    for tensor in _tensors(model.graph):
+    names: dict[str, str] = {}
+    for tensor in _tensors(model):
         for entry in tensor.external_data:
             if entry.key == "location":
-                names.add(entry.value)
-    for name in names:
-        outside = PurePosixPath(name).is_absolute() or PureWindowsPath(name).is_absolute()
-        if outside or ".." in PureWindowsPath(name).parts or not name:
+                names[entry.value] = tensor.name
+    for name, tensor_name in names.items():
+        path = PureWindowsPath(name)
+        # Windows has paths that are neither absolute nor below the model's folder: "C:x" and "\\x".
+        leaves = PurePosixPath(name).is_absolute() or path.drive or path.root or ".." in path.parts
+        if leaves or not path.parts:
             raise ModelError(
-                f"external data '{name}' of tensor weights lies outside the model's folder",
+                f"external data '{name}' of tensor '{tensor_name}' lies outside the model's folder",
                 where=where,
                 mend="save the model with its data beside it",
             )
@@ -129,29 +131,47 @@ def _data_path(model: Path, name: str) -> Path:
             where=str(model),
             mend=f"put {name} beside {model.name} (with Git LFS: git lfs pull)",
         )
+    with path.open("rb") as stream:
+        if stream.read(len(_LFS_POINTER)) == _LFS_POINTER:
+            raise ModelError(
+                f"external data file '{name}' is a Git LFS pointer, not data",
+                where=str(model),
+                mend="run: git lfs pull",
+            )
     return path
 
 
-def _graphs(graph: Any) -> Any:
-    yield graph
-    for node in graph.node:
+def _graphs(nodes: Any) -> Any:
+    """All graphs inside these nodes: bodies of If, Loop and Scan, at any depth."""
+    for node in nodes:
         for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                if inner.node:
-                    yield from _graphs(inner)
+            single = [attribute.g] if attribute.HasField("g") else []
+            for inner in (*single, *attribute.graphs):
+                yield inner
+                yield from _graphs(inner.node)
 
 
-def _tensors(graph: Any) -> Any:
-    for inner in _graphs(graph):
-        yield from inner.initializer
-        for node in inner.node:
+def _bodies(model: Any) -> Any:
+    """Everything of the model that has nodes: its graph, its functions, and the graphs inside of them."""
+    for body in (model.graph, *model.functions):
+        yield body
+        yield from _graphs(body.node)
+
+
+def _tensors(model: Any) -> Any:
+    for body in _bodies(model):
+        yield from getattr(body, "initializer", ())
+        for sparse in getattr(body, "sparse_initializer", ()):
+            yield from (sparse.values, sparse.indices)
+        for node in body.node:
             for attribute in node.attribute:
-                yield attribute.t
-                yield from attribute.tensors
+                yield from (attribute.t, *attribute.tensors)
+                for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
+                    yield from (sparse.values, sparse.indices)
 
 
-def _operators(graph: Any) -> set[str]:
-    return {node.op_type for inner in _graphs(graph) for node in inner.node}
+def _operators(model: Any) -> set[str]:
+    return {node.op_type for body in _bodies(model) for node in body.node}
 
 
 def _signature(values: Any, initialised: set[str]) -> tuple[TensorInfo, ...]:
@@ -170,7 +190,11 @@ def _tensor_info(value: Any) -> TensorInfo:
     for dim in tensor.shape.dim:
         which = dim.WhichOneof("value")
         dims.append(dim.dim_value if which == "dim_value" else (dim.dim_param or None))
-    return TensorInfo(value.name, dtype_name(onnx.TensorProto.DataType.Name(tensor.elem_type)), tuple(dims))
+    try:
+        element = onnx.TensorProto.DataType.Name(tensor.elem_type)
+    except ValueError:  # of a later ONNX, or a damaged file: what builds the model will say
+        element = f"type {tensor.elem_type}"
+    return TensorInfo(value.name, dtype_name(element), tuple(dims))
 
 
 def dtype_name(onnx_name: str) -> str:

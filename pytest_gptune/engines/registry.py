@@ -19,6 +19,16 @@ def backend_names() -> tuple[str, ...]:
     return tuple(sorted({entry.name for entry in importlib.metadata.entry_points(group=GROUP)}))
 
 
+def check_registered(name: str) -> None:
+    """Refuse the name of a backend that is not registered; nothing is imported.
+
+    Raises:
+        SettingsError: no such backend.
+        BackendMissingError: it is planned, and not part of this version.
+    """
+    _entry(name)
+
+
 def load_backend(name: str) -> Backend:
     """The backend registered under ``name``.
 
@@ -26,6 +36,20 @@ def load_backend(name: str) -> Backend:
         SettingsError: no such backend.
         BackendMissingError: it is registered, but its module cannot be imported.
     """
+    entry = _entry(name)
+    try:
+        factory = entry.load()
+    except Exception as error:  # the module is a third party's, and may raise anything while it is imported
+        raise BackendMissingError(
+            f"backend '{name}' cannot be imported: {error or type(error).__name__}",
+            where=f"entry point {entry.value}",
+            mend="install the package that provides it again",
+        ) from error
+    backend: Backend = factory()
+    return backend
+
+
+def _entry(name: str) -> importlib.metadata.EntryPoint:
     entries = [entry for entry in importlib.metadata.entry_points(group=GROUP) if entry.name == name]
     if not entries:
         known = backend_names()
@@ -37,13 +61,4 @@ def load_backend(name: str) -> Backend:
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"write {near[0]}" if near else f"use one of: {', '.join(known)}"
         raise SettingsError(f"unknown backend '{name}'", mend=hint)
-    try:
-        factory = entries[0].load()
-    except ImportError as error:
-        raise BackendMissingError(
-            f"backend '{name}' cannot be imported: {error}",
-            where=f"entry point {entries[0].value}",
-            mend="install the package that provides it again",
-        ) from error
-    backend: Backend = factory()
-    return backend
+    return entries[0]

@@ -69,6 +69,15 @@ def pytest_configure(config: pytest.Config) -> None:
         manager.register(Relay(config), "gptune-relay")
 
 
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End the workers."""
+    import sys
+
+    # Only where a test used the plugin was the module that keeps them imported.
+    if module := sys.modules.get("pytest_gptune.plugin.state"):
+        module.close_state(config)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrise a test over its routes, after all other parameters."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_gptune.accuracy import AccuracyGate, Case, Golden, load_golden
-from pytest_gptune.engines.base import Backend, Environment
+from pytest_gptune.engines.base import Backend, Environment, RouteFailureError
 from pytest_gptune.errors import GptuneError
 from pytest_gptune.plugin.contest import CALIBRATION, Contest, make_contest
 from pytest_gptune.plugin.gating import Gating, compared_with, reference_of, unchanged_verdict
@@ -262,9 +262,8 @@ class _Conclusion:
         for record in self._report.routes:
             if record.key in result.failures:
                 error = result.failures[record.key]
-                records.append(
-                    replace(record, status="inaccurate", error=str(error), latency=None, speedup=None)
-                )
+                status = error.status if isinstance(error, RouteFailureError) else "inaccurate"
+                records.append(replace(record, status=status, error=str(error), latency=None, speedup=None))
             elif contest.standing(record.key):
                 speedup = None
                 if contest.standing(default):
@@ -300,7 +299,9 @@ class _Conclusion:
             return self._done(Verdict("fail", "baseline_route_inaccurate", message=message))
         if not passing:
             return self._done(Verdict("fail", "no_route_passes", message="no route passed when built again."))
-        winner, close = choose_winner(contest.result, passing, baseline_route=entry_key)
+        winner, close = choose_winner(
+            contest.result, passing, baseline_route=entry_key, default_route=spec.default_key
+        )
         if spec.update_baseline:
             return self._done(self._update(contest, baseline, winner), winner, close)
         if schema_error is not None:

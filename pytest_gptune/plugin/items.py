@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gptune.accuracy import AccuracyResult, Golden, save_golden
-from pytest_gptune.engines.base import BuildRequest, Engine, EngineFailedError
+from pytest_gptune.engines.base import BuildRequest, Engine, RouteFailureError
 from pytest_gptune.errors import GptuneError, SettingsError
 from pytest_gptune.plugin.benchmark import record_row
 from pytest_gptune.plugin.collection import (
@@ -186,8 +186,8 @@ class ItemRun:
         stopped: RouteStopped | None = None
         try:
             yield
-        except EngineFailedError as error:
-            stopped = self.run.stop("crashed", str(error))
+        except RouteFailureError as error:
+            stopped = self.run.stop(error.status, str(error))
         except RouteStopped as error:
             stopped = error
         # Outside of the handlers: a chained exception would be shown with its traceback.

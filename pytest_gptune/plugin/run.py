@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 from pytest_gptune.accuracy import AccuracyGate, AccuracyResult, Case, Golden
 from pytest_gptune.engines.base import (
     Backend,
-    BuildRejectedError,
     BuildRequest,
     Engine,
-    EngineFailedError,
+    RouteFailureError,
     RoutePairs,
 )
 from pytest_gptune.errors import GptuneError
@@ -93,18 +92,14 @@ class RouteRun:
         """Build the engine, with the device locked.
 
         Raises:
-            RouteStopped: the route is rejected or crashed.
+            RouteStopped: the route is rejected, crashed, or ran out of time or memory.
             ModelError: no route of the model can be built.
         """
-        if self.backend.process_family(self.request.route):
-            raise self.stop("rejected", "the route changes a setting of the whole process")
         try:
             with device_locked(self.backend, self.request):
                 self.engine = self.backend.build(self.request)
-        except BuildRejectedError as error:
-            raise self.stop("rejected", str(error)) from error
-        except EngineFailedError as error:
-            raise self.stop("crashed", str(error)) from error
+        except RouteFailureError as error:
+            raise self.stop(error.status, str(error)) from error
         info = self.engine.info
         self._fields.update(
             status="unchecked",
@@ -126,8 +121,8 @@ class RouteRun:
         self.golden = golden
         try:
             result = compare(engine, golden, self.gate)
-        except EngineFailedError as error:
-            raise self.stop("crashed", str(error)) from error
+        except RouteFailureError as error:
+            raise self.stop(error.status, str(error)) from error
         self._fields.update(losses=result.losses, needed_epsilon=result.needed_epsilon)
         if not result.passed:
             raise self.stop("inaccurate", result.message)
@@ -145,8 +140,8 @@ class RouteRun:
             with device_locked(self.backend, self.request):
                 engine.load(case.inputs)
                 self.measurement = measure(engine, SamplingPlan(), best_s)
-        except EngineFailedError as error:
-            raise self.stop("crashed", str(error)) from error
+        except RouteFailureError as error:
+            raise self.stop(error.status, str(error)) from error
         self.timed_case = case.name
         self._fields.update(latency=Latency.of(self.measurement))
         return self.measurement

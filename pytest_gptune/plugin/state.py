@@ -12,13 +12,18 @@ import pytest
 
 from pytest_gptune.accuracy import Golden, Metric, find_metric, load_golden
 from pytest_gptune.engines.base import Backend, ModelInfo
+from pytest_gptune.engines.in_process import InProcessBackend
 from pytest_gptune.engines.onnx_model import inspect_model
-from pytest_gptune.engines.registry import load_backend
+from pytest_gptune.engines.registry import check_registered, load_backend
+from pytest_gptune.engines.worker import WorkerBackend
 from pytest_gptune.errors import GptuneError
 from pytest_gptune.routes import KnobSpace
 
 if TYPE_CHECKING:
     from pytest_gptune.plugin.plan import Plan, Unavailable
+
+# A build may take many minutes; a hang must still end.
+ROUTE_TIMEOUT_S = 3600.0
 
 
 @dataclass
@@ -29,16 +34,34 @@ class State:
     plans: dict[str, Plan | GptuneError | Unavailable] = field(default_factory=dict)
     best_s: dict[str, float] = field(default_factory=dict)
     updated_goldens: set[Path] = field(default_factory=set)
-    _backends: dict[str, Backend] = field(default_factory=dict)
+    _backends: dict[str, WorkerBackend | InProcessBackend] = field(default_factory=dict)
     _models: dict[tuple[Path, int, int], ModelInfo] = field(default_factory=dict)
     _spaces: dict[tuple[str, str, str], KnobSpace] = field(default_factory=dict)
     _goldens: dict[tuple[Path, int, int], Golden] = field(default_factory=dict)
 
-    def backend(self, name: str) -> Backend:
-        """The backend called ``name``."""
+    def backend(self, name: str) -> WorkerBackend | InProcessBackend:
+        """The backend called ``name``, isolated in worker processes unless that is switched off."""
         if name not in self._backends:
-            self._backends[name] = load_backend(name)
+            check_registered(name)
+            if self.setting("isolation", "process") == "none":
+                self._backends[name] = InProcessBackend(load_backend(name))
+            else:
+                timeout_s = float(self.setting("route_timeout", ROUTE_TIMEOUT_S))
+                self._backends[name] = WorkerBackend(name, route_timeout_s=timeout_s)
         return self._backends[name]
+
+    def setting(self, name: str, default: Any) -> Any:
+        """An option that holds for the whole run: command line over ini."""
+        for value in (self.config.getoption(f"gptune_{name}"), self.config.getini(f"gptune_{name}")):
+            if value not in (None, ""):
+                return value
+        return default
+
+    def close(self) -> None:
+        """End all workers."""
+        for backend in self._backends.values():
+            backend.close()
+        self._backends.clear()
 
     def model(self, path: Path) -> ModelInfo:
         """Signature and digest of a model; read again only if the file changed."""
@@ -72,6 +95,13 @@ class State:
 
 
 _STATE = pytest.StashKey[State]()
+
+
+def close_state(config: pytest.Config) -> None:
+    """End what the state holds; nothing where there is none."""
+    state = config.stash.get(_STATE, None)
+    if state is not None:
+        state.close()
 
 
 def state_of(config: pytest.Config) -> State:

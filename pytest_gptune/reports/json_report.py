@@ -24,7 +24,8 @@ def write_json_report(path: Path, reports: Sequence[TuningReport]) -> None:
         StorageError: it cannot be written.
     """
     text = json.dumps(json_report(reports), indent=2, allow_nan=False, ensure_ascii=False)
-    write_atomically(path, (text + "\n").encode())
+    # A file name that is not UTF-8 has lone surrogates; their escape is JSON's own.
+    write_atomically(path, (text + "\n").encode("utf-8", "backslashreplace"))
 
 
 def json_report(reports: Sequence[TuningReport]) -> dict[str, Any]:

@@ -8,7 +8,8 @@ with the build of the same number of every other: pairs of builds are the replic
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from pytest_gptune.engines.base import Engine, LatencyKind
@@ -135,44 +136,63 @@ def run_finals(
     """
     result = result or FinalsResult()
     for _ in range(builds):
-        standing = [c for c in contestants if c.key not in result.failures]
-        engines = _build_all(standing, plan, result)
-        try:
-            _interleave(engines, plan, rng, result)
-        finally:
-            for engine, _batch in engines.values():
-                engine.close()
+        # A contestant that fails may take others with it, if they share a process: the round starts anew
+        # without it. Each failure leaves one contestant less, so this ends.
+        while standing := [c for c in contestants if c.key not in result.failures]:
+            if _one_build(standing, plan, rng, result):
+                break
     return result
 
 
-def _build_all(
-    contestants: Sequence[Contestant], plan: FinalsPlan, result: FinalsResult
-) -> dict[str, tuple[Engine, int]]:
+def _one_build(
+    contestants: Sequence[Contestant], plan: FinalsPlan, rng: random.Random, result: FinalsResult
+) -> bool:
+    """Build and measure each contestant once; False where one failed, and nothing was added."""
     engines: dict[str, tuple[Engine, int]] = {}
-    for contestant in contestants:
-        try:
-            engine = contestant.build()
-            engines[contestant.key] = engine, batch_for(warm_up(engine, plan.warmup_s))
-        except GptuneError as error:
-            result.failures[contestant.key] = error
-            # Builds are pairs: those of a contestant that drops out compare with nothing any more.
-            result.samples.pop(contestant.key, None)
-            continue
-        result.latency_kind = engine.info.latency_kind
-        result.statistic = statistic_for(engine.info.latency_kind)
-    return engines
+    try:
+        for contestant in contestants:
+            with _failing(contestant.key, result):
+                engine = contestant.build()
+                engines[contestant.key] = engine, 1
+                engines[contestant.key] = engine, batch_for(warm_up(engine, plan.warmup_s))
+                result.latency_kind = engine.info.latency_kind
+                result.statistic = statistic_for(engine.info.latency_kind)
+        collected = _interleave(engines, plan, rng, result)
+    except _ContestantFailedError:
+        return False
+    finally:
+        for engine, _batch in engines.values():
+            engine.close()
+    for key, samples in collected.items():
+        result.samples.setdefault(key, []).append(samples)
+    return True
+
+
+class _ContestantFailedError(Exception):
+    """A contestant failed, and its failure is recorded."""
+
+
+@contextmanager
+def _failing(key: str, result: FinalsResult) -> Iterator[None]:
+    """Record the failure of a contestant; its builds compare with nothing any more."""
+    try:
+        yield
+    except GptuneError as error:
+        result.failures[key] = error
+        result.samples.pop(key, None)
+        raise _ContestantFailedError from error
 
 
 def _interleave(
     engines: dict[str, tuple[Engine, int]], plan: FinalsPlan, rng: random.Random, result: FinalsResult
-) -> None:
+) -> dict[str, list[float]]:
     collected: dict[str, list[float]] = {key: [] for key in engines}
     for _ in range(plan.rounds):
         order = list(engines)
         rng.shuffle(order)
         for key in order:
             engine, batch = engines[key]
-            engine.sample(plan.head_s, at_most=1_000_000, batch=batch)
-            collected[key] += engine.sample(plan.block_s, at_most=1_000_000, batch=batch)
-    for key, samples in collected.items():
-        result.samples.setdefault(key, []).append(samples)
+            with _failing(key, result):
+                engine.sample(plan.head_s, at_most=1_000_000, batch=batch)
+                collected[key] += engine.sample(plan.block_s, at_most=1_000_000, batch=batch)
+    return collected

@@ -49,6 +49,7 @@ _OPSET = re.compile(
     r"Opset (\d+) is under development.*official support for domain (\S+) is till opset (\d+)", re.S
 )
 _IR = re.compile(r"Unsupported model IR version: (\d+), max supported IR version: (\d+)")
+_DATA_FILE = re.compile(r"External initializer: (\S+) offset: .*out of bounds or can not be read in full")
 _UNKNOWN_OPERATOR = re.compile(r"Fatal error: (\S+?)\(-?\d+\) is not a registered function/op")
 
 
@@ -129,6 +130,7 @@ class OnnxRuntimeBackend:
             cores=usable_cores(),
             machine=platform.machine(),
             attributes=[name for name in dir(ort.SessionOptions) if not name.startswith("_")],
+            levels=list(ort.GraphOptimizationLevel.__members__),
             keys=knobs.known_keys(library),
             passes=knobs.known_passes(library),
             quantised=None
@@ -206,11 +208,15 @@ def _session_options(request: BuildRequest) -> tuple[Any, dict[str, str]]:
     effective = {"intra_op_num_threads": str(cores), "inter_op_num_threads": str(cores)}
     disabled: list[str] = []
     for name, value in request.route:
-        if name.startswith(knobs.PASS_PREFIX):
-            if value == "off":
-                disabled.append(name.removeprefix(knobs.PASS_PREFIX))
-        else:
+        short = name.removeprefix(knobs.PASS_PREFIX)
+        if short == name:
             effective[name.removeprefix(knobs.PREFIX)] = value
+        elif not knobs.is_pass(short) or value not in ("on", "off"):
+            raise _no_such_knob(name, value)
+        elif value == "off":
+            disabled.append(short)
+    for name in ("intra_op_num_threads", "inter_op_num_threads"):
+        _check_threads(name, effective[name], cores)
     options.intra_op_num_threads = int(effective["intra_op_num_threads"])
     options.inter_op_num_threads = int(effective["inter_op_num_threads"])
     for name, value in effective.items():
@@ -222,25 +228,39 @@ def _session_options(request: BuildRequest) -> tuple[Any, dict[str, str]]:
     return options, effective
 
 
+def _check_threads(name: str, value: str, cores: int) -> None:
+    # ONNX Runtime would start any number of threads, and takes 0 for the host's cores.
+    if not re.fullmatch("[1-9][0-9]{0,8}", value):
+        raise _no_such_knob(knobs.PREFIX + name, value)
+    if int(value) > cores:
+        raise BuildRejectedError(
+            f"{knobs.PREFIX}{name}={value} is beyond the {cores} cores that this process may use"
+        )
+
+
+def _no_such_knob(name: str, value: str) -> BuildRejectedError:
+    return BuildRejectedError(f"ONNX Runtime has no knob {name} with value '{value}'")
+
+
 def _set_knob(options: Any, name: str, value: str) -> None:
     import onnxruntime as ort
 
     knob = knobs.knob_named(knobs.PREFIX + name)
     if knob is None or value not in knob.values:
-        raise BuildRejectedError(f"ONNX Runtime has no knob {knobs.PREFIX}{name} with value '{value}'")
+        raise _no_such_knob(knobs.PREFIX + name, value)
     if knob.target == "config":
         if value != "full":
             options.add_session_config_entry(name, value)
         return
     enums = {
-        "graph_optimization_level": lambda: getattr(
-            ort.GraphOptimizationLevel,
-            "ORT_DISABLE_ALL" if value == "disable" else f"ORT_ENABLE_{value.upper()}",
-        ),
+        "graph_optimization_level": lambda: getattr(ort.GraphOptimizationLevel, knobs.level_member(value)),
         "execution_mode": lambda: getattr(ort.ExecutionMode, f"ORT_{value.upper()}"),
         "execution_order": lambda: getattr(ort.ExecutionOrder, value.upper()),
     }
-    setattr(options, name, enums[name]() if name in enums else value == "on")
+    try:
+        setattr(options, name, enums[name]() if name in enums else value == "on")
+    except AttributeError:  # a value, or the whole attribute, that another version has
+        raise _no_such_knob(knobs.PREFIX + name, value) from None
 
 
 def _check_placement(session: Any, provider: str, allow_cpu_nodes: bool) -> None:
@@ -293,7 +313,13 @@ def _build_error(error: Exception, request: BuildRequest, version: str) -> Model
             where=where,
             mend="export without custom operators, or use the backend that has them",
         )
-    if kind in ("InvalidProtobuf", "NoSuchFile", "InvalidGraph"):
+    if match := _DATA_FILE.search(text):
+        return ModelError(
+            f"the external data file of tensor {match[1]} is shorter than the model says",
+            where=where,
+            mend="copy the data file again: it is truncated, or another model's",
+        )
+    if kind in ("InvalidProtobuf", "NoSuchFile", "InvalidGraph") or "Missing opset in the model" in text:
         return ModelError(
             f"ONNX Runtime {version} cannot load the model: {text}", where=where, mend="export it again"
         )

@@ -36,8 +36,12 @@ _PASSES = (
 
 _KEY = re.compile(rb"(?:session|optimization|mlas)\.[a-z0-9_.]{4,80}(?=\0)")
 
-# What is tried when no expression lists values; every number up to the quota is allowed.
-_THREAD_LADDER = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+# What is tried when no expression lists values; every number up to the quota is allowed. Few graphs have more
+# than a handful of branches that could run at the same time.
+_INTRA_LADDER = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_INTER_LADDER = (1, 2, 4)
+
+_LEVEL = f"{PREFIX}graph_optimization_level"
 
 
 @dataclass(frozen=True)
@@ -179,6 +183,16 @@ def knob_named(name: str) -> OrtKnob | None:
     return None
 
 
+def is_pass(name: str) -> bool:
+    """Whether ``name`` is an optimisation pass that is offered as a knob."""
+    return name in _PASSES
+
+
+def level_member(value: str) -> str:
+    """The member of ``GraphOptimizationLevel`` for a value of ``-ort:graph_optimization_level``."""
+    return "ORT_DISABLE_ALL" if value == "disable" else f"ORT_ENABLE_{value.upper()}"
+
+
 def known_keys(library: Path) -> frozenset[str]:
     """Configuration keys that occur in ONNX Runtime's library."""
     with library.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as view:
@@ -197,6 +211,7 @@ def knob_space(
     cores: int,
     machine: str,
     attributes: Iterable[str],
+    levels: Iterable[str],
     keys: Iterable[str],
     passes: Sequence[str],
     quantised: bool | None,
@@ -208,20 +223,25 @@ def knob_space(
         cores: cores this process may use: thread counts beyond are pruned.
         machine: the processor's architecture, as ``platform.machine()`` names it.
         attributes: what ``SessionOptions`` of the installed version has.
+        levels: members of its ``GraphOptimizationLevel``; before 1.21 there is no ``ORT_ENABLE_LAYOUT``.
         keys: configuration keys the installed version knows.
         passes: optimisation passes it has; they are knobs on request.
         quantised: whether the model has QuantizeLinear or DequantizeLinear; None without a model.
     """
-    have = set(attributes) | set(keys)
+    have, members = set(attributes) | set(keys), set(levels)
     on_arm = machine.lower() in ("arm64", "aarch64")
-    options = [_thread_option("intra_op_num_threads", cores, "Threads within an operator.")]
-    options.append(
-        _thread_option("inter_op_num_threads", cores, "Threads between operators, with parallel execution.")
-    )
+    inter_help = "Threads between operators, with parallel execution."
+    options = [
+        _thread_option("intra_op_num_threads", cores, _INTRA_LADDER, "Threads within an operator."),
+        _thread_option("inter_op_num_threads", cores, _INTER_LADDER, inter_help),
+    ]
     for knob in _KNOBS:
         if knob.name not in have or (knob.needs == "arm64" and not on_arm):
             continue
-        option = _option(PREFIX + knob.name, knob.values, knob.default, knob.help)
+        values = knob.values
+        if PREFIX + knob.name == _LEVEL:
+            values = tuple(value for value in values if level_member(value) in members)
+        option = _option(PREFIX + knob.name, values, knob.default, knob.help)
         if knob.needs == "qdq" and not quantised:
             option["on_request"] = True
         options.append(option)
@@ -241,10 +261,10 @@ def _option(name: str, values: Sequence[str], default: str, text: str) -> dict[s
     }
 
 
-def _thread_option(name: str, cores: int, text: str) -> dict[str, Any]:
+def _thread_option(name: str, cores: int, ladder: Sequence[int], text: str) -> dict[str, Any]:
     full = PREFIX + name
     option = _option(full, [str(n) for n in range(1, cores + 1)], str(cores), text)
-    searched = sorted({n for n in _THREAD_LADDER if n < cores} | {cores})
+    searched = sorted({n for n in ladder if n < cores} | {cores})
     option["searched_values"] = f"{full}=[{'|'.join(map(str, searched))}]"
     option["pruned_values"] = f"{full}=int32_t"
     option["pruned_reason"] = f"this process may use {cores} core{'s' if cores > 1 else ''}"

@@ -25,6 +25,7 @@ class SessionEngine:
         self._inputs = [item.name for item in session.get_inputs()]
         self._outputs = [item.name for item in session.get_outputs()]
         self._binding: Any = None
+        self._bound: list[Any] = []
 
     @property
     def info(self) -> EngineInfo:
@@ -33,14 +34,14 @@ class SessionEngine:
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """One inference: every output by its name."""
-        binding = self._bind(inputs)
+        binding, _bound = self._bind(inputs)
         self._run_once(binding)
         values = binding.get_outputs()
         return {name: from_ort_value(value, name) for name, value in zip(self._outputs, values, strict=True)}
 
     def load(self, inputs: Mapping[str, np.ndarray]) -> None:
         """Copy the inputs into values of the session's own; samples read those."""
-        self._binding = self._bind(inputs)
+        self._binding, self._bound = self._bind(inputs)
 
     def sample(self, seconds: float, at_most: int, batch: int = 1) -> list[float]:
         """Time inferences on the loaded inputs with the monotonic clock."""
@@ -66,9 +67,11 @@ class SessionEngine:
     def close(self) -> None:
         """Drop the session and with it its threads."""
         self._binding = None
+        self._bound = []
         self._session = None
 
-    def _bind(self, inputs: Mapping[str, np.ndarray]) -> Any:
+    def _bind(self, inputs: Mapping[str, np.ndarray]) -> tuple[Any, list[Any]]:
+        """A binding of the inputs, and the values it reads: older versions do not keep them alive."""
         missing = [name for name in self._inputs if name not in inputs]
         extra = [name for name in inputs if name not in self._inputs]
         if missing or extra:
@@ -76,15 +79,16 @@ class SessionEngine:
                 f"inputs do not match the model's: missing {missing}, unknown {extra}",
                 mend=f"give exactly {self._inputs}",
             )
-        binding = self._session.io_binding()
+        binding, bound = self._session.io_binding(), []
         for name in self._inputs:
             try:
-                binding.bind_ortvalue_input(name, to_ort_value(inputs[name]))
+                bound.append(to_ort_value(inputs[name]))
+                binding.bind_ortvalue_input(name, bound[-1])
             except Exception as error:
                 raise _failed(error) from error
         for name in self._outputs:
             binding.bind_output(name)
-        return binding
+        return binding, bound
 
     def _run_once(self, binding: Any) -> None:
         try:

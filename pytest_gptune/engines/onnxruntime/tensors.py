@@ -41,7 +41,10 @@ def to_ort_value(array: np.ndarray) -> Any:
     import numpy as np
     import onnxruntime as ort
 
-    array = np.ascontiguousarray(array).reshape(array.shape)
+    # An OrtValue lies on the array's own memory: without a copy it would change with the caller's array, and
+    # ONNX Runtime reads the bytes as they are, whatever their order.
+    array = np.asarray(array)
+    array = np.array(array, dtype=array.dtype.newbyteorder("="), order="C", copy=True)
     extended = _EXTENDED.get(array.dtype.name)
     if extended:
         number, storage = extended

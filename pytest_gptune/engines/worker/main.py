@@ -1,0 +1,209 @@
+"""The worker's side: answers requests one after another until the pipe closes.
+
+Run as ``python -m pytest_gptune.engines.worker.main FD``; standard input holds the settings as JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pytest_gptune.engines.base import Backend, BuildRequest, Engine, ModelInfo, TensorInfo
+from pytest_gptune.engines.failures import failure_of, failure_to_plain
+from pytest_gptune.engines.registry import load_backend
+from pytest_gptune.engines.worker import messages
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_ORPHAN_CHECK_S = 1.0
+
+Answer = tuple[Mapping[str, Any], "Mapping[str, np.ndarray] | None"]
+
+
+class Server:
+    """Holds backends and engines, and carries out requests."""
+
+    def __init__(self) -> None:
+        self._backends: dict[str, Backend] = {}
+        self._engines: dict[int, Engine] = {}
+        self._next = 1
+        self._operations: dict[str, Callable[..., Answer]] = {
+            "check": self._check,
+            "environment": self._environment,
+            "knobs": self._knobs,
+            "family": self._family,
+            "build": self._build,
+            "run": self._run,
+            "load": self._load,
+            "sample": self._sample,
+            "close": self._close,
+        }
+
+    def answer(self, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Answer:
+        """Carry out one request; a failure is an answer as well."""
+        try:
+            result, out = self._operations[header["op"]](header, arrays)
+        except Exception as error:  # whatever a backend raises becomes the status of its route
+            return {"error": failure_to_plain(failure_of(error))}, None
+        return {"result": result}, out
+
+    def _backend(self, header: Mapping[str, Any]) -> Backend:
+        name = header["backend"]
+        if name not in self._backends:
+            self._backends[name] = load_backend(name)
+        return self._backends[name]
+
+    def _check(self, header: Mapping[str, Any], _: Any) -> Answer:
+        backend = self._backend(header)
+        backend.check_options(header["options"])
+        if header["available"]:
+            backend.check_available(header["options"])
+        return {}, None
+
+    def _environment(self, header: Mapping[str, Any], _: Any) -> Answer:
+        environment = self._backend(header).environment(header["options"])
+        return {
+            "device_class": environment.device_class,
+            "tuner_version": environment.tuner_version,
+            "software": dict(environment.software),
+            "device": dict(environment.device),
+            "noted": dict(environment.noted),
+        }, None
+
+    def _knobs(self, header: Mapping[str, Any], _: Any) -> Answer:
+        model = header["model"]
+        info = None if model is None else model_from_plain(model)
+        return {"json": self._backend(header).knob_space(info, header["options"])}, None
+
+    def _family(self, header: Mapping[str, Any], _: Any) -> Answer:
+        return {"family": self._backend(header).process_family(_pairs(header["route"]))}, None
+
+    def _build(self, header: Mapping[str, Any], _: Any) -> Answer:
+        plain = header["request"]
+        request = BuildRequest(
+            plain["model"],
+            plain["model_sha256"],
+            _pairs(plain["route"]),
+            {name: tuple(dims) for name, dims in plain["shapes"].items()},
+            plain["options"],
+        )
+        engine = self._backend(header).build(request)
+        number, self._next = self._next, self._next + 1
+        self._engines[number] = engine
+        info = engine.info
+        return {
+            "engine": number,
+            "info": {
+                "digest": info.digest,
+                "latency_kind": info.latency_kind,
+                "build_seconds": info.build_seconds,
+                "engine_bytes": info.engine_bytes,
+                "graph": info.graph,
+                "warnings": list(info.warnings),
+            },
+        }, None
+
+    def _run(self, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Answer:
+        return {}, self._engines[header["engine"]].run(arrays)
+
+    def _load(self, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Answer:
+        self._engines[header["engine"]].load(arrays)
+        return {}, None
+
+    def _sample(self, header: Mapping[str, Any], _: Any) -> Answer:
+        engine = self._engines[header["engine"]]
+        return {"samples": engine.sample(header["seconds"], header["at_most"], header["batch"])}, None
+
+    def _close(self, header: Mapping[str, Any], _: Any) -> Answer:
+        self._engines.pop(header["engine"]).close()
+        return {}, None
+
+
+def model_from_plain(plain: Mapping[str, Any]) -> ModelInfo:
+    """The description of a model as it crosses the pipe."""
+
+    def tensors(items: list[list[Any]]) -> tuple[TensorInfo, ...]:
+        return tuple(TensorInfo(name, dtype, tuple(shape)) for name, dtype, shape in items)
+
+    return ModelInfo(
+        plain["path"],
+        plain["sha256"],
+        tensors(plain["inputs"]),
+        tensors(plain["outputs"]),
+        frozenset(plain["operators"]),
+        tuple(plain["data_files"]),
+    )
+
+
+def _pairs(route: list[list[str]]) -> tuple[tuple[str, str], ...]:
+    return tuple((knob, value) for knob, value in route)
+
+
+def _end_with_parent(parent: int) -> None:
+    """Do not outlive the controlling process, even in the middle of a build that hangs."""
+    if sys.platform == "linux":
+        import ctypes
+
+        pr_set_pdeathsig, sigkill = 1, 9
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, sigkill)
+    if sys.platform != "win32":
+
+        def watch() -> None:
+            while os.getppid() == parent:
+                time.sleep(_ORPHAN_CHECK_S)
+            os._exit(1)
+
+        if sys.platform != "linux":
+            threading.Thread(target=watch, daemon=True).start()
+        if os.getppid() != parent:
+            os._exit(1)
+
+
+def _no_core_files() -> None:
+    with contextlib.suppress(ImportError, ValueError, OSError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def main() -> None:
+    """Serve until the pipe closes."""
+    parent = os.getppid() if sys.platform != "win32" else 0
+    _end_with_parent(parent)
+    _no_core_files()
+    faulthandler.enable()
+    settings = json.load(sys.stdin)
+    sys.path[:] = [*settings["sys_path"], *(p for p in sys.path if p not in settings["sys_path"])]
+    handle = int(sys.argv[1])
+    if sys.platform == "win32":
+        from multiprocessing.connection import PipeConnection
+
+        connection: Any = PipeConnection(handle)
+    else:
+        from multiprocessing.connection import Connection
+
+        connection = Connection(handle)
+    server = Server()
+    while True:
+        try:
+            header, arrays = messages.receive(connection)
+        except (EOFError, OSError):
+            return
+        answer, out = server.answer(header, arrays)
+        sys.stdout.flush()
+        try:
+            messages.send(connection, answer, out)
+        except OSError:
+            return
+
+
+if __name__ == "__main__":
+    main()

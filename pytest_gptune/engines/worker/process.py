@@ -1,0 +1,228 @@
+"""The worker process as the controlling process sees it: started, asked, timed out, killed, buried.
+
+``subprocess`` with a pipe of ``multiprocessing.connection``: unlike a pool it keeps engines alive between
+calls, and unlike ``multiprocessing``'s spawn it does not import the main module again, which under pytest is
+pytest itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Mapping
+from multiprocessing.connection import Pipe
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_gptune.engines.base import (
+    EngineFailedError,
+    EngineOutOfMemoryError,
+    EngineTimeoutError,
+)
+from pytest_gptune.engines.worker import messages
+from pytest_gptune.errors import GptuneError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_LOG_LINES = 200
+_TAIL = 6
+
+# Coverage tools start themselves in child processes by these; tracing would be timed with the engine.
+_TRACING = ("COVERAGE_", "COV_CORE_")
+
+
+class WorkerProcess:
+    """One worker: takes one request at a time and answers it.
+
+    Attributes:
+        tainted: something failed in it that may have left it unsound; it is replaced when it is empty.
+    """
+
+    def __init__(self, sys_path: list[str]) -> None:
+        ours, theirs = Pipe()
+        self._connection = ours
+        self.tainted = False
+        command = [sys.executable, "-m", "pytest_gptune.engines.worker.main", str(theirs.fileno())]
+        options: dict[str, Any] = {}
+        if sys.platform == "win32":
+            os.set_handle_inheritable(theirs.fileno(), True)
+            options["close_fds"] = False
+            options["creationflags"] = subprocess.CREATE_NEW_PROCESS_GROUP
+        else:
+            options["pass_fds"] = [theirs.fileno()]
+            # Ctrl-C goes to the whole group of a terminal; the search decides when a worker ends.
+            options["start_new_session"] = True
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=_environment(),
+            **options,
+        )
+        theirs.close()
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps({"sys_path": sys_path}).encode())
+            self._process.stdin.close()
+        self._log = _LogTail(self._process)
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still takes requests."""
+        return self._process.poll() is None
+
+    def mark_log(self) -> None:
+        """Forget what was logged so far: it belongs to an earlier route."""
+        self._log.clear()
+
+    def call(
+        self,
+        header: Mapping[str, Any],
+        arrays: messages.Arrays | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Send a request and wait for its answer; this process sleeps meanwhile.
+
+        Raises:
+            EngineTimeoutError: no answer within ``timeout_s``; the worker and its children are killed.
+            EngineOutOfMemoryError: it was killed as the system does when memory runs out.
+            EngineFailedError: it died otherwise; the signal or exit code is named.
+        """
+        what = str(header.get("op"))
+        try:
+            messages.send(self._connection, header, arrays)
+            if timeout_s is not None and not self._connection.poll(timeout_s):
+                self.kill()
+                raise EngineTimeoutError(
+                    f"no answer within {timeout_s:.3g} s while the engine was asked to {what}",
+                    mend="give it more time with --gptune-route-timeout",
+                    log=self._log.tail(),
+                )
+            return messages.receive(self._connection)
+        except (EOFError, OSError):
+            raise self._obituary(what) from None
+        except GptuneError:
+            raise
+        except BaseException:
+            # Ctrl-C between request and answer: the answer would be taken for that of a later request.
+            self.kill()
+            raise
+
+    def log_tail(self) -> tuple[str, ...]:
+        """The last lines that were logged since ``mark_log``."""
+        return self._log.tail()
+
+    def close(self) -> None:
+        """End it in good order, and by force where it does not go."""
+        with contextlib.suppress(OSError):
+            self._connection.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=2)
+        self.kill()
+
+    def kill(self) -> None:
+        """Kill it and everything it started."""
+        import psutil
+
+        family: list[psutil.Process] = []
+        with contextlib.suppress(psutil.Error):
+            root = psutil.Process(self._process.pid)
+            family = [*root.children(recursive=True), root]
+        for process in family:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        if sys.platform != "win32":
+            # What it started and left behind has its session, though no longer its parentage.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        self._log.close()
+        with contextlib.suppress(OSError):
+            self._connection.close()
+
+    def _obituary(self, what: str) -> GptuneError:
+        """Why it died while it was asked to do ``what``."""
+        try:
+            code = self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return EngineFailedError(f"the worker closed its pipe while it was asked to {what}")
+        self.kill()
+        log = self._log.tail()
+        if code == -getattr(signal, "SIGKILL", 9):
+            return EngineOutOfMemoryError(
+                f"the worker was killed (SIGKILL) while it was asked to {what}, as the system does when "
+                "memory runs out",
+                mend="give the machine more memory, or choose smaller shapes",
+                log=log,
+            )
+        if code < 0:
+            return EngineFailedError(
+                f"the worker died of {_signal_name(-code)} while it was asked to {what}", log=log
+            )
+        return EngineFailedError(
+            f"the worker exited with code {code} without a word while it was asked to {what}", log=log
+        )
+
+
+class _LogTail:
+    """Keeps the last lines a process writes, without a file."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._lines: deque[str] = deque(maxlen=_LOG_LINES)
+        self._stream = process.stdout
+        self._thread = threading.Thread(target=self._read, name="gptune-worker-log", daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        assert self._stream is not None
+        with contextlib.suppress(OSError, ValueError):
+            for line in self._stream:
+                text = line.decode(errors="replace").rstrip()
+                if text:
+                    self._lines.append(text)
+
+    def clear(self) -> None:
+        self._lines.clear()
+
+    def tail(self) -> tuple[str, ...]:
+        # What was written before an answer may still be on its way.
+        self._thread.join(timeout=0.05)
+        return tuple(list(self._lines)[-_TAIL:])
+
+    def close(self) -> None:
+        self._thread.join(timeout=1)
+        if not self._thread.is_alive() and self._stream is not None:
+            self._stream.close()
+
+
+def _environment() -> dict[str, str]:
+    """The environment without what starts tracing, and with this package to be found."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(_TRACING)}
+    package_parent = str(Path(__file__).resolve().parents[3])
+    paths = [package_parent, *filter(None, [environment.get("PYTHONPATH")])]
+    environment["PYTHONPATH"] = os.pathsep.join(paths)
+    return environment
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,203 @@
+"""A backend and its engines that live in worker processes, behind the same protocol as those that do not."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pytest_gptune.engines.base import (
+    BuildRequest,
+    EngineFailedError,
+    EngineInfo,
+    EngineOutOfMemoryError,
+    Environment,
+    ModelInfo,
+    RouteFailureError,
+    RoutePairs,
+)
+from pytest_gptune.engines.failures import failure_from_plain
+from pytest_gptune.engines.worker.process import WorkerProcess
+
+if TYPE_CHECKING:
+    import numpy as np
+
+# Questions about versions and knobs: the backend is imported, nothing is built.
+_QUESTION_TIMEOUT_S = 300.0
+
+
+class WorkerBackend:
+    """Builds engines in worker processes: one for each family of process-wide settings.
+
+    Args:
+        name: the backend in the worker.
+        route_timeout_s: the most one route may take from build to the last check, and a block of samples.
+    """
+
+    def __init__(self, name: str, *, route_timeout_s: float) -> None:
+        self.name = name
+        self._timeout_s = route_timeout_s
+        self._workers: dict[str, WorkerProcess] = {}
+        self._live: dict[int, int] = {}
+        self._families: dict[RoutePairs, str] = {}
+
+    def check_available(self, options: Mapping[str, Any]) -> None:
+        """Raise BackendMissingError unless engines can be built and run."""
+        self._ask("", {"op": "check", "options": dict(options), "available": True})
+
+    def check_options(self, options: Mapping[str, Any]) -> None:
+        """Raise SettingsError for an option the backend does not know or a value it cannot use."""
+        self._ask("", {"op": "check", "options": dict(options), "available": False})
+
+    def environment(self, options: Mapping[str, Any]) -> Environment:
+        """The machine and software as the backend sees them."""
+        return Environment(**self._ask("", {"op": "environment", "options": dict(options)}))
+
+    def knob_space(self, model: ModelInfo | None, options: Mapping[str, Any]) -> str:
+        """The knob space, discovered in a worker."""
+        plain = None if model is None else _model_to_plain(model)
+        return str(self._ask("", {"op": "knobs", "model": plain, "options": dict(options)})["json"])
+
+    def process_family(self, route: RoutePairs) -> str:
+        """The process-wide settings of a route."""
+        if route not in self._families:
+            header = {"op": "family", "route": [list(pair) for pair in route]}
+            self._families[route] = str(self._ask("", header)["family"])
+        return self._families[route]
+
+    def build(self, request: BuildRequest) -> WorkerEngine:
+        """Build an engine in the worker of its family."""
+        family = self.process_family(request.route)
+        worker = self._worker(family)
+        worker.mark_log()
+        deadline = time.monotonic() + self._timeout_s
+        header = {
+            "op": "build",
+            "request": {
+                "model": request.model,
+                "model_sha256": request.model_sha256,
+                "route": [list(pair) for pair in request.route],
+                "shapes": {name: list(dims) for name, dims in request.shapes.items()},
+                "options": dict(request.options),
+            },
+        }
+        result, _ = self.call(worker, header, timeout_s=self._timeout_s)
+        plain = result["info"]
+        info = EngineInfo(**{**plain, "warnings": tuple(plain["warnings"])})
+        self._live[worker.pid] = self._live.get(worker.pid, 0) + 1
+        return WorkerEngine(self, worker, result["engine"], info, deadline, self._timeout_s)
+
+    def close(self) -> None:
+        """End all workers."""
+        for worker in self._workers.values():
+            worker.close()
+        self._workers.clear()
+        self._live.clear()
+
+    def call(
+        self,
+        worker: WorkerProcess,
+        header: Mapping[str, Any],
+        arrays: Mapping[str, np.ndarray] | None = None,
+        *,
+        timeout_s: float,
+    ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Ask a worker, and raise what it answers with."""
+        answer, out = worker.call({**header, "backend": self.name}, arrays, timeout_s=timeout_s)
+        if "error" in answer:
+            error = failure_from_plain(answer["error"], worker.log_tail())
+            # A process in which memory ran out or a device failed is not trusted with a further route.
+            worker.tainted |= isinstance(error, (EngineFailedError, EngineOutOfMemoryError))
+            raise error
+        return answer["result"], out
+
+    def release(self, worker: WorkerProcess) -> None:
+        """Note that one engine of the worker was closed."""
+        self._live[worker.pid] = self._live.get(worker.pid, 1) - 1
+
+    def _ask(self, family: str, header: Mapping[str, Any]) -> dict[str, Any]:
+        return self.call(self._worker(family), header, timeout_s=_QUESTION_TIMEOUT_S)[0]
+
+    def _worker(self, family: str) -> WorkerProcess:
+        """The worker of a family, a new one where it died or is not to be trusted."""
+        worker = self._workers.get(family)
+        if worker is not None and worker.tainted and not self._live.get(worker.pid):
+            worker.close()
+        if worker is None or not worker.alive:
+            worker = self._workers[family] = WorkerProcess(sys.path)
+            self._live[worker.pid] = 0
+        return worker
+
+
+class WorkerEngine:
+    """An engine in a worker."""
+
+    def __init__(
+        self,
+        backend: WorkerBackend,
+        worker: WorkerProcess,
+        number: int,
+        info: EngineInfo,
+        deadline: float,
+        timeout_s: float,
+    ) -> None:
+        self._backend = backend
+        self._worker = worker
+        self._number = number
+        self._info = info
+        self._deadline = deadline
+        self._timeout_s = timeout_s
+
+    @property
+    def info(self) -> EngineInfo:
+        """Facts about it."""
+        return self._info
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """One inference in the worker, within what is left of the route's time."""
+        left = max(self._deadline - time.monotonic(), 0.0)
+        return self._call({"op": "run"}, inputs, left)[1]
+
+    def load(self, inputs: Mapping[str, np.ndarray]) -> None:
+        """Put the inputs into the worker."""
+        self._call({"op": "load"}, inputs, self._timeout_s)
+
+    def sample(self, seconds: float, at_most: int, batch: int = 1) -> list[float]:
+        """Sample in the worker while this process sleeps."""
+        header = {"op": "sample", "seconds": seconds, "at_most": at_most, "batch": batch}
+        samples = self._call(header, None, seconds + self._timeout_s)[0]["samples"]
+        return [float(sample) for sample in samples]
+
+    def close(self) -> None:
+        """Release it; nothing to do where its worker is gone."""
+        if self._worker.alive:
+            try:
+                self._call({"op": "close"}, None, self._timeout_s)
+            except RouteFailureError:
+                self._worker.tainted = True
+            finally:
+                self._backend.release(self._worker)
+
+    def _call(
+        self, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None, timeout_s: float
+    ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        if not self._worker.alive:
+            raise EngineFailedError("the worker that held the engine has died")
+        return self._backend.call(
+            self._worker, {**header, "engine": self._number}, arrays, timeout_s=timeout_s
+        )
+
+
+def _model_to_plain(model: ModelInfo) -> dict[str, Any]:
+    def tensors(items: Any) -> list[list[Any]]:
+        return [[item.name, item.dtype, list(item.shape)] for item in items]
+
+    return {
+        "path": model.path,
+        "sha256": model.sha256,
+        "inputs": tensors(model.inputs),
+        "outputs": tensors(model.outputs),
+        "operators": sorted(model.operators),
+        "data_files": list(model.data_files),
+    }
