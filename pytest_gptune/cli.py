@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -28,13 +29,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     routes.add_argument("expression", help="as '-knob=[a|b] -knob=c'; quote it")
     routes.add_argument("--search", choices=("fast", "full"), default="fast")
     routes.add_argument("--backend", default="onnxruntime", help="default onnxruntime")
-    routes.add_argument("--most", type=int, default=1000, help="print at most so many routes, default 1000")
-    given = parser.parse_args(arguments)
+    routes.add_argument(
+        "--most", type=_count, default=1000, help="print at most so many routes, default 1000"
+    )
+    given = parser.parse_args([_no_option(a) for a in (sys.argv[1:] if arguments is None else arguments)])
     try:
-        return _knobs(given) if given.command == "knobs" else _routes(given)
+        code = _knobs(given) if given.command == "knobs" else _routes(given)
+        sys.stdout.flush()
     except GptuneError as error:
         print(f"gptune: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # what reads the output, as head does, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return code
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number of routes")
+    return int(text)
+
+
+def _no_option(argument: str) -> str:
+    """Keep argparse from taking the first knob of an expression, as ``-half=[on|off]``, for an option."""
+    is_expression = argument.startswith("-") and not argument.startswith("--") and "=" in argument
+    return f" {argument}" if is_expression else argument
 
 
 def _knobs(given: argparse.Namespace) -> int:
@@ -51,8 +71,7 @@ def _knobs(given: argparse.Namespace) -> int:
 
 
 def _routes(given: argparse.Namespace) -> int:
-
-    expression = RouteExpression.parse(given.expression, _space(given.backend), where="expression")
+    expression = RouteExpression.parse(given.expression.lstrip(), _space(given.backend), where="expression")
     routes = expression.fast() if given.search == "fast" else expression.full()
     print(f"{routes.count} routes")
     for index in range(min(routes.count, given.most)):

@@ -57,7 +57,7 @@ def conclude(spec: TuningSpec, records: Sequence[RouteRecord], state: State) -> 
     if verdict is not None:
         return replace(report, verdict=verdict)
     golden = load_golden(Path(spec.golden_path))
-    case = find_case(golden, spec.timed_case)
+    case = find_case(golden, next((r.timed_case for r in records if r.timed_case is not None), None))
     shapes = {name: tuple(array.shape) for name, array in case.inputs.items()}
     report = replace(report, shapes=shapes, cases=tuple(c.name for c in golden.cases))
     return _Conclusion(report, state, backend, environment, golden, case).report()

@@ -47,8 +47,6 @@ class Controller:
         spec = TuningSpec.from_plain(plain["spec"])
         record = RouteRecord.from_plain(plain["record"])
         tuning = self._tunings.setdefault(spec.tuning, _Tuning(spec))
-        if spec.timed_case is not None or tuning.spec.timed_case is None:
-            tuning.spec = spec
         tuning.records[record.key] = record
         if len(tuning.records) == 1:
             self._estimate(spec, record)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +51,7 @@ class ItemRun:
         self.plan = plan
         self.planned = route
         self.state = state
+        self.restored: RouteRecord | None = None
         self.tuning = tuning_id(item, route)
         self.golden_path = golden_path(item, plan, route)
         self.baseline_path = baseline_path(item, plan, route)
@@ -95,6 +97,19 @@ class ItemRun:
             available = any(route.key == key for route in self.plan.routes)
             keys[entry.route] = key if available or self.plan.settings.route is not None else None
         return keys
+
+    @property
+    def record(self) -> RouteRecord:
+        """What is known of the route: of this run, or of the earlier one it was taken up from."""
+        return self.restored or self.run.record
+
+    def take_up(self, restored: RouteRecord) -> None:
+        """End the test with the outcome that the route had in an earlier run; nothing is measured twice."""
+        __tracebackhide__ = True
+        self.restored = replace(restored, id=self.planned.id, route=str(self.planned.route))
+        if restored.status != "passed":
+            self._end(restored.status, restored.error)
+        pytest.skip(f"passed in an earlier run, by the tuning cache: {self.planned.id}")
 
     def build(self) -> Engine:
         """Build the engine of the route."""
@@ -162,7 +177,6 @@ class ItemRun:
         golden = self.run.golden or self.load_golden()
         timed = find_case(golden, case)
         if self.item.config.getoption("benchmark_disable", False):
-            self.run.timed_case = timed.name
             return None
         best = self.state.best_s.get(self.tuning)
         measurement = self.run.measure(self.run.engine, timed, best)
@@ -192,11 +206,11 @@ class ItemRun:
             stopped = error
         # Outside of the handlers: a chained exception would be shown with its traceback.
         if stopped is not None:
-            self._end(stopped)
+            self._end(stopped.status, stopped.message)
 
-    def _end(self, stopped: RouteStopped) -> None:
+    def _end(self, status: str, message: str) -> None:
         __tracebackhide__ = True
-        text = f"{stopped.status}: {stopped.message}"
+        text = f"{status}: {message}"
         if self.guarded:
             pytest.fail(f"{text}\nThis is the baseline's route.", pytrace=False)
         # Raised rather than called: with --runxfail pytest.xfail() returns, and the route would go on.
@@ -237,7 +251,6 @@ class ItemRun:
             require_baseline=settings.require_baseline,
             ambiguous_fails=settings.ambiguous_fails,
             final_builds=settings.final_builds,
-            timed_case=self.run.timed_case,
         )
 
 
@@ -265,7 +278,10 @@ def begin(request: pytest.FixtureRequest) -> ItemRun:
             mend="take the fixture as an argument of the test or of a fixture it uses",
         )
     item_run = ItemRun(item, plan, planned_route(item, plan), state)
+    restored = state.cache.restored(item_run) if state.cache is not None else None
     item.stash[_ITEM_RUN] = item_run
+    if restored is not None:
+        item_run.take_up(restored)
     return item_run
 
 
@@ -296,10 +312,12 @@ def note_failure(item: pytest.Item, report: pytest.TestReport) -> None:
     item_run = item.stash.get(_ITEM_RUN, None)
     if item_run is None or not report.failed:
         return
+    if item_run.record.status not in ("passed", "unchecked"):
+        return  # the route ended, and the failure is that of the baseline's route
     if report.when == "setup":
         # The route did not run: whatever is wrong is said by the error itself.
         del item.stash[_ITEM_RUN]
-    elif item_run.run.status in ("passed", "unchecked"):
+    else:
         lines = report.longreprtext.strip().splitlines()
         item_run.run.note_test_failed(lines[-1] if lines else "the test failed")
 
@@ -307,8 +325,12 @@ def note_failure(item: pytest.Item, report: pytest.TestReport) -> None:
 def attach_record(item: pytest.Item, report: pytest.TestReport) -> None:
     """Attach what is known of the item's route to its last report, as plain data that crosses processes."""
     item_run = item.stash.get(_ITEM_RUN, None)
-    if item_run is not None:
-        report.gptune = {  # type: ignore[attr-defined]
-            "spec": item_run.spec().as_plain(),
-            "record": item_run.run.record.as_plain(),
-        }
+    if item_run is None:
+        return
+    record = item_run.record
+    if item_run.state.cache is not None and item_run.restored is None:
+        item_run.state.cache.record(item_run, record)
+    report.gptune = {  # type: ignore[attr-defined]
+        "spec": item_run.spec().as_plain(),
+        "record": record.as_plain(),
+    }

@@ -62,7 +62,6 @@ class RouteRun:
         self.golden: Golden | None = None
         self.checked = False
         self.measurement: Measurement | None = None
-        self.timed_case: str | None = None
         self._fields: dict[str, Any] = {}
         self._record = record
         self._start = time.perf_counter()
@@ -142,8 +141,7 @@ class RouteRun:
                 self.measurement = measure(engine, SamplingPlan(), best_s)
         except RouteFailureError as error:
             raise self.stop(error.status, str(error)) from error
-        self.timed_case = case.name
-        self._fields.update(latency=Latency.of(self.measurement))
+        self._fields.update(latency=Latency.of(self.measurement), timed_case=case.name)
         return self.measurement
 
     def close(self) -> None:

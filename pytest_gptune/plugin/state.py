@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from pytest_gptune.errors import GptuneError
 from pytest_gptune.routes import KnobSpace
 
 if TYPE_CHECKING:
+    from pytest_gptune.plugin.cache_use import CacheUse
     from pytest_gptune.plugin.plan import Plan, Unavailable
 
 # A build may take many minutes; a hang must still end.
@@ -38,6 +40,17 @@ class State:
     _models: dict[tuple[Path, int, int], ModelInfo] = field(default_factory=dict)
     _spaces: dict[tuple[str, str, str], KnobSpace] = field(default_factory=dict)
     _goldens: dict[tuple[Path, int, int], Golden] = field(default_factory=dict)
+
+    @cached_property
+    def cache(self) -> CacheUse | None:
+        """The tuning cache, None where none was asked for."""
+        from pytest_gptune.plugin.cache_use import CacheUse
+
+        path = self.setting("cache", None)
+        if path is None:
+            return None
+        resuming = bool(self.config.getoption("gptune_continue"))
+        return CacheUse(self.config.invocation_params.dir / path, resuming=resuming)
 
     def backend(self, name: str) -> WorkerBackend | InProcessBackend:
         """The backend called ``name``, isolated in worker processes unless that is switched off."""

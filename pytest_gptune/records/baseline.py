@@ -125,12 +125,12 @@ def load_baseline(path: Path) -> Baseline | None:
             f"cannot read the baseline: {error.strerror or error}", where=str(path), mend="make it readable"
         ) from None
     try:
-        plain = json.loads(content)
+        plain = json.loads(content, parse_float=_finite, parse_constant=_finite)
     except (ValueError, RecursionError) as error:
         raise BaselineError(f"the baseline is not JSON: {error}", where=str(path), mend=mend) from None
     if not isinstance(plain, dict) or "schema" not in plain:
         raise BaselineError("not a baseline of pytest-gptune", where=str(path), mend=mend)
-    if plain["schema"] != SCHEMA:
+    if plain["schema"] != SCHEMA or isinstance(plain["schema"], bool):
         raise BaselineSchemaError(
             f"the baseline has schema {plain['schema']!r}, this version reads schema {SCHEMA}",
             where=str(path),
@@ -153,7 +153,8 @@ def save_baseline(path: Path, baseline: Baseline) -> None:
     """
     plain = {"schema": SCHEMA, "entries": [_plain(entry) for entry in baseline.entries]}
     text = json.dumps(plain, indent=2, allow_nan=False, ensure_ascii=False)
-    write_atomically(path, (text + "\n").encode())
+    # Paths that are no UTF-8 are text with surrogates in Python; the reader decodes them in the same way.
+    write_atomically(path, (text + "\n").encode("utf-8", "surrogatepass"))
 
 
 def select_entry(
@@ -200,9 +201,10 @@ def _entry(plain: Mapping[str, Any]) -> BaselineEntry:
     values["shapes"] = {_text(k): tuple(_count(d) for d in dims) for k, dims in plain["shapes"].items()}
     values["interval"] = _interval(plain["interval"])
     default = plain["default"]
-    values["default"] = default and DefaultRecord(
-        _positive(default["latency_s"]), _interval(default["interval"]), _loss(default["loss"])
-    )
+    if default is not None:
+        values["default"] = DefaultRecord(
+            _positive(default["latency_s"]), _interval(default["interval"]), _loss(default["loss"])
+        )
     values["latency_s"] = _positive(plain["latency_s"])
     values["builds"] = _count(plain["builds"])
     for name in ("between_build_spread", "calibration_s"):
@@ -226,6 +228,13 @@ def _fingerprint(plain: Any) -> Fingerprint:
     if not isinstance(noted, Mapping) or not all(isinstance(part, Mapping) for part in invalidating.values()):
         raise ValueError("fingerprint is not an object of objects")
     return Fingerprint.from_plain(plain)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is no number of JSON")
+    return number
 
 
 def _text(value: Any) -> str:

@@ -58,6 +58,7 @@ class RouteRecord:
         status: one of the route statuses.
         losses: worst loss over cases, by output.
         needed_epsilon: the smallest epsilon at which it would pass, None where that is not one number.
+        timed_case: the golden's case that the latency is of.
         error: why it did not pass, in the words shown to the user.
         wall_s: seconds the route took in all.
     """
@@ -70,6 +71,7 @@ class RouteRecord:
     losses: Mapping[str, float] = field(default_factory=dict)
     needed_epsilon: float | None = None
     latency: Latency | None = None
+    timed_case: str | None = None
     build_seconds: float | None = None
     builds: int = 0
     engine_digest: str = ""
@@ -92,6 +94,10 @@ class RouteRecord:
     def from_plain(cls, plain: Mapping[str, Any]) -> RouteRecord:
         """The inverse of ``as_plain``."""
         record = cls(**{f.name: plain[f.name] for f in fields(cls)})
+        # Files spell an infinite loss as a word.
+        losses = {name: float(value) for name, value in record.losses.items()}
+        needed = None if record.needed_epsilon is None else float(record.needed_epsilon)
+        record = replace(record, losses=losses, needed_epsilon=needed)
         if isinstance(record.latency, Mapping):
             latency = Latency(**record.latency)
             interval = None if latency.interval is None else (latency.interval[0], latency.interval[1])
@@ -115,7 +121,6 @@ class TuningSpec:
         expression: what was searched, as an expression; empty for every bounded knob.
         default_key, default_route: the default route.
         pruned: knob, value and reason of values that this machine lacks.
-        timed_case: the case whose latency counts.
     """
 
     tuning: str
@@ -149,7 +154,6 @@ class TuningSpec:
     require_baseline: bool
     ambiguous_fails: bool
     final_builds: int
-    timed_case: str | None = None
 
     def as_plain(self) -> dict[str, Any]:
         """As built-in types."""

@@ -14,11 +14,15 @@ from pytest_gptune.reports.tuning_report import TuningReport
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 _ROWS = 10
 
 # Below this width the interval has no column: routes need the room.
 _WIDE = 100
+
+# Below this width routes have no column of their own either: their figures stand on the line below.
+_NARROW = 72
 
 _OUTCOME_STYLE = {"pass": "bold green", "fail": "bold red", "ambiguous": "bold yellow"}
 
@@ -43,6 +47,8 @@ def summary_lines(report: TuningReport, width: int, *, colour: bool = False, row
         force_terminal=colour,
         color_system="standard" if colour else None,
         highlight=False,
+        markup=False,
+        emoji=False,
         soft_wrap=False,
         legacy_windows=False,
     )
@@ -51,7 +57,7 @@ def summary_lines(report: TuningReport, width: int, *, colour: bool = False, row
         console.print(Padding(Text(line), (0, 0, 0, 2)))
     shown = _chosen(report, rows)
     if shown:
-        console.print(_table(report, shown, wide=width >= _WIDE))
+        console.print(_stacked(report, shown) if width < _NARROW else _table(report, shown, width >= _WIDE))
     hidden = len(report.routes) - len(shown)
     if hidden:
         text = f"and {hidden} more route{'s' if hidden > 1 else ''}: --gptune-report x.json has all"
@@ -157,7 +163,25 @@ def _chosen(report: TuningReport, rows: int) -> list[RouteRecord]:
     return kept
 
 
-def _table(report: TuningReport, records: list[RouteRecord], *, wide: bool) -> object:
+def _stacked(report: TuningReport, records: list[RouteRecord]) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1))
+    table.add_column(width=1)
+    table.add_column(overflow="fold", ratio=1)
+    for record in records:
+        figures = [duration(record.latency.value)] if record.latency else []
+        figures += [f"speedup {record.speedup:.2f}x"] if record.speedup else []
+        figures += [] if record.loss is None else [f"loss {record.loss:.2g}"]
+        table.add_row(
+            _mark(report, record),
+            f"{record.id}\n  {', '.join([*figures, record.status])}",
+            style="bold" if record.key == report.winner else None,
+        )
+    return table
+
+
+def _table(report: TuningReport, records: list[RouteRecord], wide: bool) -> Table:
     from rich import box
     from rich.table import Table
 

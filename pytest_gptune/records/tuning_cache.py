@@ -1,0 +1,255 @@
+"""The tuning cache: a record of every route tried, as JSON lines.
+
+A header line for each tuning of a run, then a row per route, each appended under a lock and synced to disk
+before the next route begins, so that a run that is killed loses the route in flight and no other. Rows have
+the fields of trtexec's cache (times in milliseconds) and ours; trtexec's own files are read as well.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pytest_gptune.errors import GptuneError
+from pytest_gptune.records.route_record import RouteRecord
+from pytest_gptune.storage import locked
+
+SCHEMA = 1
+
+# Statuses of routes whose engine died, which trtexec calls a crash.
+_CRASHES = frozenset({"crashed", "timeout", "out_of_memory"})
+
+
+class CacheError(GptuneError):
+    """The tuning cache cannot be read or written."""
+
+
+@dataclass(frozen=True)
+class CacheHeader:
+    """What all rows of a tuning were measured with; a resumed search must agree in all of it.
+
+    Attributes:
+        fingerprint: software and device facts.
+    """
+
+    tuning: str
+    backend: str
+    model_sha256: str
+    golden_sha256: str
+    expression: str
+    search: str
+    metric: str
+    epsilon: Any
+    default_build_route: str
+    tuner_version: str
+    fingerprint: Mapping[str, Any] = field(default_factory=dict)
+    protocol: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_plain(self) -> dict[str, Any]:
+        """As the JSON object of a header line."""
+        return {
+            "schema": SCHEMA,
+            "kind": "header",
+            "tuning": self.tuning,
+            "backend": self.backend,
+            "model_sha256": self.model_sha256,
+            "golden_sha256": self.golden_sha256,
+            "tuning_expr": self.expression,
+            "searching_algorithm": self.search,
+            "accuracy_algorithm": self.metric,
+            "accuracy_parameter": {"epsilon": self.epsilon},
+            "default_build_route": self.default_build_route,
+            "tuner_version": self.tuner_version,
+            "fingerprint": dict(self.fingerprint),
+            "protocol": dict(self.protocol),
+        }
+
+    def differences(self, earlier: Mapping[str, Any]) -> list[str]:
+        """What an earlier header of the same tuning has otherwise, a line each."""
+        now = _flat(json.loads(json.dumps(self.as_plain())))
+        then = _flat(earlier)
+        return [
+            f"{key}: {then.get(key)} -> {now.get(key)}"
+            for key in sorted({*now, *then})
+            if now.get(key) != then.get(key) and not key.startswith("searching_algorithm")
+        ]
+
+
+@dataclass(frozen=True)
+class CacheContent:
+    """What a cache file holds.
+
+    Attributes:
+        headers: the last header of each tuning.
+        rows: rows by tuning and route key, the last of each; rows of foreign files have the tuning ``""``.
+        warnings: what was dropped.
+    """
+
+    headers: Mapping[str, Mapping[str, Any]]
+    rows: Mapping[str, Mapping[str, Mapping[str, Any]]]
+    warnings: tuple[str, ...] = ()
+
+    def record(self, tuning: str, key: str) -> RouteRecord | None:
+        """The record of a finished route, None where the cache has none."""
+        row = self.rows.get(tuning, {}).get(key)
+        if row is None or "record" not in row:
+            return None
+        try:
+            return RouteRecord.from_plain(row["record"])
+        except (KeyError, TypeError, AttributeError, IndexError):
+            return None
+
+
+def append_header(path: Path, header: CacheHeader) -> None:
+    """Append the header of a tuning.
+
+    Raises:
+        CacheError: the file cannot be written.
+    """
+    _append(path, header.as_plain())
+
+
+def append_row(path: Path, tuning: str, number: int, record: RouteRecord) -> None:
+    """Append the row of a route that has ended.
+
+    Raises:
+        CacheError: the file cannot be written.
+    """
+    _append(path, row_of(tuning, number, record))
+
+
+def row_of(tuning: str, number: int, record: RouteRecord) -> dict[str, Any]:
+    """A row: trtexec's fields, then ours."""
+    latency = record.latency
+    return {
+        "kind": "row",
+        "tuning": tuning,
+        "iter": number,
+        "build_route": record.route,
+        "crash": record.status in _CRASHES,
+        "error_message": record.error,
+        "accuracy_loss": dict(record.losses) or None,
+        "gpu_time": latency.value * 1e3 if latency else None,
+        "status": record.status,
+        "latency_s": latency.value if latency else None,
+        "samples": latency.samples if latency else None,
+        "engine_digest": record.engine_digest,
+        "build_seconds": record.build_seconds,
+        "record": record.as_plain(),
+    }
+
+
+def read_cache(path: Path) -> CacheContent:
+    """Read a cache, ours or trtexec's; a torn last line is dropped with a warning.
+
+    Raises:
+        CacheError: it cannot be read, or a line before the last is not JSON.
+    """
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return CacheContent({}, {})
+    except OSError as error:
+        raise CacheError(
+            f"cannot read the tuning cache: {error.strerror or error}", where=str(path)
+        ) from None
+    headers: dict[str, Mapping[str, Any]] = {}
+    rows: dict[str, dict[str, Mapping[str, Any]]] = {}
+    warnings: list[str] = []
+    for line in _lines(content, path, warnings):
+        tuning = line.get("tuning", "")
+        if not isinstance(tuning, str):
+            raise CacheError("a line of the tuning cache names no test", where=str(path), mend=_MEND)
+        if "build_route" in line:
+            record = line.get("record")
+            key = record.get("key") if isinstance(record, Mapping) else line["build_route"]
+            rows.setdefault(tuning, {})[str(key)] = line
+        else:
+            if line.get("schema", SCHEMA) != SCHEMA:
+                raise CacheError(
+                    f"the tuning cache has schema {line['schema']!r}, this version reads {SCHEMA}",
+                    where=str(path),
+                    mend=_MEND,
+                )
+            headers[tuning] = line
+    return CacheContent(headers, rows, tuple(warnings))
+
+
+_MEND = "give another file to --gptune-cache, or delete this one"
+
+
+def _lines(content: bytes, path: Path, warnings: list[str]) -> Iterator[Mapping[str, Any]]:
+    lines = content.split(b"\n")
+    torn = lines.pop()
+    if torn:
+        warnings.append(
+            f"{path.name}: the last line is torn and was dropped: a run was killed as it wrote it"
+        )
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            plain = json.loads(line)
+        except (ValueError, RecursionError):
+            plain = None
+        if not isinstance(plain, Mapping):
+            raise CacheError(f"line {number} is not a line of a tuning cache", where=str(path), mend=_MEND)
+        yield plain
+
+
+def _append(path: Path, plain: Mapping[str, Any]) -> None:
+    """Append one line and sync it; a torn line that a killed run left is ended first."""
+    line = json.dumps(_finite(plain), allow_nan=False, separators=(",", ":")).encode() + b"\n"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with locked(path), path.open("a+b") as stream:
+            if _ends_torn(stream):
+                _drop_torn(stream)
+            stream.write(line)
+            stream.flush()
+            os.fsync(stream.fileno())
+    except OSError as error:
+        raise CacheError(
+            f"cannot write the tuning cache: {error.strerror or error}",
+            where=str(path),
+            mend="make the file writable and free some space",
+        ) from None
+
+
+def _ends_torn(stream: Any) -> bool:
+    size = stream.seek(0, os.SEEK_END)
+    if size == 0:
+        return False
+    stream.seek(size - 1)
+    return bool(stream.read(1) != b"\n")
+
+
+def _drop_torn(stream: Any) -> None:
+    stream.seek(0)
+    content = stream.read()
+    stream.truncate(content.rfind(b"\n") + 1)
+    stream.seek(0, os.SEEK_END)
+
+
+def _flat(plain: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(plain, Mapping):
+        return {prefix: plain}
+    flat: dict[str, Any] = {}
+    for key, value in plain.items():
+        flat |= _flat(value, f"{prefix}.{key}" if prefix else str(key))
+    return flat
+
+
+def _finite(value: Any) -> Any:
+    """Infinite losses as a word, which ``float`` reads again; JSON has no number for them."""
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value
