@@ -53,17 +53,19 @@ def conclude(spec: TuningSpec, records: Sequence[RouteRecord], state: State) -> 
         verdict=Verdict("incomparable", "partial_run"),
         environment=_environment_facts(environment),
     )
-    verdict = _before_any_golden(report)
-    if verdict is not None:
-        return replace(report, verdict=verdict)
-    golden = load_golden(Path(spec.golden_path))
-    case = find_case(golden, next((r.timed_case for r in records if r.timed_case is not None), None))
-    shapes = {name: tuple(array.shape) for name, array in case.inputs.items()}
-    report = replace(report, shapes=shapes, cases=tuple(c.name for c in golden.cases))
+    path = Path(spec.golden_path)
+    golden = load_golden(path) if path.exists() else None
+    if golden is not None:
+        case = find_case(golden, next((r.timed_case for r in records if r.timed_case is not None), None))
+        shapes = {name: tuple(array.shape) for name, array in case.inputs.items()}
+        report = replace(report, shapes=shapes, cases=tuple(c.name for c in golden.cases))
+    verdict = _before_finals(report)
+    if verdict is not None or golden is None:
+        return replace(report, verdict=verdict or report.verdict)
     return _Conclusion(report, state, backend, environment, golden, case).report()
 
 
-def _before_any_golden(report: TuningReport) -> Verdict | None:
+def _before_finals(report: TuningReport) -> Verdict | None:
     """The verdict where nothing has to be measured, None where finals may follow."""
     statuses = [record.status for record in report.routes]
     ran = [record for record in report.routes if record.status != "skipped"]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
 from pytest_gptune.errors import GptuneError
 from pytest_gptune.plugin.conclude import conclude
+from pytest_gptune.plugin.settings import report_paths
 from pytest_gptune.plugin.state import state_of
 from pytest_gptune.records.route_record import RouteRecord, TuningSpec
 from pytest_gptune.reports.json_report import write_json_report
@@ -60,9 +60,9 @@ class Controller:
             report = self._conclude(tuning)
             self._reports.append(report)
             self._emit(report)
-        for path in self._config.getoption("gptune_report") or ():
+        for path in report_paths(self._config):
             try:
-                write_json_report(Path(path), self._reports)
+                write_json_report(path, self._reports)
             except GptuneError as error:
                 raise pytest.UsageError(str(error)) from None
 

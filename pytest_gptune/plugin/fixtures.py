@@ -78,6 +78,11 @@ class GptuneBenchmark:
         self._item_run = item_run
         self._benchmark = benchmark
 
+    def finish(self) -> None:
+        """Keep pytest-benchmark from warning of a row that a route which ended early does not have."""
+        if self._benchmark is not None and self._item_run.run.measurement is None:
+            self._benchmark.skipped = True
+
     def __call__(self, engine: GptuneEngine, *, case: str | int | None = None) -> float | None:
         """Measure the engine on a case of the golden, the first unless ``case`` names another.
 
@@ -174,11 +179,13 @@ class WithBenchmark:
     @pytest.fixture
     def gptune_benchmark(
         self, request: pytest.FixtureRequest, gptune_route: Route, benchmark: Any
-    ) -> GptuneBenchmark:
+    ) -> Iterator[GptuneBenchmark]:
         """Measures an engine that passed a check."""
         from pytest_gptune.plugin.items import item_run_of
 
-        return GptuneBenchmark(item_run_of(request.node), benchmark)
+        fixture = GptuneBenchmark(item_run_of(request.node), benchmark)
+        yield fixture
+        fixture.finish()
 
 
 class WithoutBenchmark:
@@ -203,6 +210,6 @@ def setup_errors() -> Iterator[None]:
         yield
     except GptuneError as error:
         message = str(error)
-    # Outside of the handler: a chained exception would be shown with its traceback.
     if message:
-        pytest.fail(message, pytrace=False)
+        # The with statement that ends here is still handling the error: without "from None" both are shown.
+        raise pytest.fail.Exception(message, pytrace=False) from None

@@ -76,6 +76,11 @@ class ItemRun:
             gate=None,
         )
 
+    def _baseline_only(self) -> int:
+        """How many routes only the test's own baseline has."""
+        own = set(self.baseline_keys.values())
+        return sum(route.key in own and not route.of_search for route in self.plan.routes)
+
     def _declared_shapes(self) -> dict[str, tuple[int, ...]]:
         where = f"{self.plan.where}, {MARKER_WHERE}, shapes="
         _, cases = shape_cases(self.plan.settings.shapes, where)
@@ -176,7 +181,8 @@ class ItemRun:
         assert self.run.engine is not None
         golden = self.run.golden or self.load_golden()
         timed = find_case(golden, case)
-        if self.item.config.getoption("benchmark_disable", False):
+        option = self.item.config.getoption
+        if option("benchmark_disable", False) and not option("benchmark_enable", False):
             return None
         best = self.state.best_s.get(self.tuning)
         measurement = self.run.measure(self.run.engine, timed, best)
@@ -212,9 +218,9 @@ class ItemRun:
         __tracebackhide__ = True
         text = f"{status}: {message}"
         if self.guarded:
-            pytest.fail(f"{text}\nThis is the baseline's route.", pytrace=False)
+            raise pytest.fail.Exception(f"{text}\nThis is the baseline's route.", pytrace=False) from None
         # Raised rather than called: with --runxfail pytest.xfail() returns, and the route would go on.
-        raise pytest.xfail.Exception(text)
+        raise pytest.xfail.Exception(text) from None
 
     def spec(self) -> TuningSpec:
         """The tuning this item belongs to, as plain data."""
@@ -241,7 +247,7 @@ class ItemRun:
             default_key=route_key(plan.default, plan.space),
             default_route=str(plan.default),
             defaults_digest=plan.space.defaults_digest,
-            planned=plan.search_count,
+            planned=plan.search_count + self._baseline_only(),
             baseline_keys=self.baseline_keys,
             pruned=plan.pruned,
             max_regression=settings.max_regression,

@@ -102,6 +102,11 @@ INI_ONLY: tuple[tuple[str, IniType, str], ...] = (
     ("gptune_final_builds", "int", "builds of each finalist, default 4"),
 )
 
+INI_KEYS: tuple[str, ...] = (
+    *(option.dest for option in OPTIONS if option.ini),
+    *(key for key, _, _ in INI_ONLY),
+)
+
 _INI_TYPES: dict[str, IniType] = {"text": "string", "texts": "string", "int": "int", "float": "float"}
 
 

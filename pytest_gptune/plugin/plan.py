@@ -148,7 +148,10 @@ def _routes(
     if settings.search == "replay":
         routes: Any = (default,)
     else:
-        routes = create(settings.search, expression, max_routes=settings.max_routes).initial()
+        try:
+            routes = create(settings.search, expression, max_routes=settings.max_routes).initial()
+        except RouteError as error:
+            raise error.located(settings.search_where) from None
     seen: set[str] = set()
     for route in routes:
         key = route_key(route, space)
@@ -246,11 +249,9 @@ def find_file(path: Path, test_file: Path, root: Path, where: str, what: str) ->
     for candidate in tried:
         if candidate.exists():
             return candidate
-    places = " nor ".join(str(candidate) for candidate in dict.fromkeys(tried))
+    places = " and for ".join(str(candidate) for candidate in dict.fromkeys(tried))
     raise SettingsError(
-        f"{what} '{path}' does not exist: neither {places}"
-        if len(tried) > 1
-        else f"{what} '{path}' does not exist",
+        f"{what} '{path}' does not exist" + ("" if path.is_absolute() else f"; looked for {places}"),
         where=where,
         mend="correct the path: it is looked up beside the test file, then in the root folder",
     )

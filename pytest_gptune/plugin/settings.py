@@ -60,6 +60,7 @@ class Settings:
     shapes: Any
     backend: str
     search: str
+    search_where: str
     searching: bool
     max_regression: float
     options: Mapping[str, Any]
@@ -129,14 +130,22 @@ def check_command_line(config: pytest.Config) -> None:
         raise SettingsError(
             "--gptune-routes and --gptune-route-file exclude each other", mend="give one of them"
         )
-    for path in config.getoption("gptune_report") or ():
-        if Path(path).suffix != ".json":
+    for path in report_paths(config):
+        if path.suffix != ".json":
             raise SettingsError(
-                f"--gptune-report writes .json, not '{path}'", mend="give a path that ends in .json"
+                f"--gptune-report writes .json, not '{path.name}'", mend="give a path that ends in .json"
             )
     ambiguous = config.getini("gptune_ambiguous")
     if ambiguous not in (None, "", "warn", "fail"):
         raise SettingsError(f"ini gptune_ambiguous is '{ambiguous}'", mend="write warn or fail")
+
+
+def report_paths(config: pytest.Config) -> tuple[Path, ...]:
+    """Where reports are to be written: as the command line says, or else the ini key."""
+    if given := config.getoption("gptune_report"):
+        return tuple(config.invocation_params.dir / path for path in given)
+    of_ini = config.getini("gptune_report")
+    return (config.rootpath / of_ini,) if of_ini else ()
 
 
 def resolve(config: pytest.Config, arguments: MarkerArguments, where: str) -> Settings:
@@ -172,6 +181,7 @@ def resolve(config: pytest.Config, arguments: MarkerArguments, where: str) -> Se
         shapes=arguments.shapes,
         backend=backend,
         search=search,
+        search_where=source.place("search"),
         searching=config.getoption("gptune_search") is not None,
         max_regression=max_regression / 100,
         options=options,
@@ -206,6 +216,10 @@ class _Source:
             return value, f"{self._where}, {MARKER_WHERE}, {name}="
         value = self._config.getini(dest)
         return (value, f"ini {dest}") if value not in (None, "") else (None, "")
+
+    def place(self, name: str) -> str:
+        """Where the value of ``name`` stands, empty where nothing sets it."""
+        return self._find(name)[1]
 
     def text(self, name: str, default: str) -> str:
         value, where = self._find(name)
