@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import re
+import shutil
+import tempfile
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
@@ -95,6 +98,37 @@ def cache_folder() -> Path:
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("pytest-gptune", appauthor=False))
+
+
+@contextlib.contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A folder for files of this process, in the cache folder; gone afterwards.
+
+    What a process that was killed left behind is removed by the next one that asks.
+
+    Raises:
+        StorageError: it cannot be made.
+    """
+    import psutil
+
+    parent = cache_folder() / "scratch"
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        for left in parent.iterdir():
+            owner = left.name.partition("-")[0]
+            if owner.isdigit() and not psutil.pid_exists(int(owner)):
+                shutil.rmtree(left, ignore_errors=True)
+        folder = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=parent))
+    except OSError as error:
+        raise StorageError(
+            f"cannot make a scratch folder: {error.strerror or error}",
+            where=str(parent),
+            mend="make that folder writable, or set XDG_CACHE_HOME to one that is",
+        ) from None
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -41,7 +41,7 @@ def load_backend(name: str) -> Backend:
         factory = entry.load()
     except Exception as error:  # the module is a third party's, and may raise anything while it is imported
         raise BackendMissingError(
-            f"backend '{name}' cannot be imported: {error or type(error).__name__}",
+            f"backend '{name}' cannot be imported: {str(error) or type(error).__name__}",
             where=f"entry point {entry.value}",
             mend="install the package that provides it again",
         ) from error

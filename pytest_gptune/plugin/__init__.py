@@ -193,4 +193,11 @@ def _uses_options(config: pytest.Config) -> bool:
         value not in (None, False)
         for name, value in vars(config.option).items()
         if name.startswith("gptune_")
-    ) or any(config.getini(key) is not None for key in INI_KEYS)
+    ) or any(_ini_is_set(config, key) for key in INI_KEYS)
+
+
+def _ini_is_set(config: pytest.Config, key: str) -> bool:
+    try:
+        return config.getini(key) is not None
+    except (TypeError, ValueError, pytest.UsageError):
+        return True  # its value cannot be used, which is said when the command line is checked

@@ -41,7 +41,7 @@ def parametrise(metafunc: pytest.Metafunc) -> None:
         if "gptune_golden" in metafunc.fixturenames:
             accuracy_gate(plan, state).check_outputs([item.name for item in plan.model.outputs], plan.where)
     except BackendMissingError as error:
-        plan = error if _backend_required(metafunc.config) else Unavailable(str(error))
+        plan = error if backend_required(metafunc.config) else Unavailable(str(error))
     except GptuneError as error:
         plan = error
     state.plans[definition.nodeid] = plan
@@ -205,5 +205,6 @@ def check_marker_use(item: pytest.Item) -> None:
         )
 
 
-def _backend_required(config: pytest.Config) -> bool:
+def backend_required(config: pytest.Config) -> bool:
+    """Whether a backend that is not there is an error rather than a skip."""
     return config.getoption("gptune_search") is not None or bool(config.getini("gptune_require_backend"))

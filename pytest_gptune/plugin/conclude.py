@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -28,9 +27,10 @@ from pytest_gptune.records.baseline import (
     select_entry,
 )
 from pytest_gptune.records.fingerprint import DEVICE, SOFTWARE, Fingerprint
-from pytest_gptune.records.history import HistoryError, old_model, repository_root
+from pytest_gptune.records.history import old_model, repository_root, required_root
 from pytest_gptune.records.route_record import Latency, RouteRecord, TuningSpec
 from pytest_gptune.reports.tuning_report import TuningReport
+from pytest_gptune.storage import scratch_folder
 from pytest_gptune.timing.finals import FinalsResult
 from pytest_gptune.timing.statistics import summarise
 from pytest_gptune.verdict import Change, Verdict, choose_gate, choose_winner
@@ -219,7 +219,7 @@ class _Conclusion:
             old = self._old_model(stack, entry)
         calibrate_in = None
         if self._gate() in ("auto", "absolute") or spec.update_baseline:
-            calibrate_in = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gptune-")))
+            calibrate_in = stack.enter_context(scratch_folder())
         assert spec.epsilon is not None  # a route has passed, so there was one
         gate = AccuracyGate(self._state.metric(spec.metric), spec.epsilon, spec.atol, spec.rtol)
         return make_contest(
@@ -236,19 +236,15 @@ class _Conclusion:
 
     def _old_model(self, stack: ExitStack, entry: BaselineEntry) -> tuple[Path, str] | None:
         spec = self._report.spec
-        root = repository_root(Path(spec.baseline_path).parent)
         try:
-            if root is None:
-                raise HistoryError(
-                    "the project is not in a git repository", mend="commit it, so that old models can be had"
-                )
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="gptune-"))
+            root = required_root(Path(spec.baseline_path).parent)
+            folder = stack.enter_context(scratch_folder())
             model = old_model(
                 root=root,
                 baseline=Path(spec.baseline_path),
                 model_path=entry.model_path,
                 sha256=entry.model_sha256,
-                into=Path(folder),
+                into=folder,
                 against=spec.against,
             )
         except GptuneError as error:

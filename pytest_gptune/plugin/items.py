@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gptune.accuracy import AccuracyResult, Golden, save_golden
-from pytest_gptune.engines.base import BuildRequest, Engine, RouteFailureError
+from pytest_gptune.engines.base import BackendMissingError, BuildRequest, Engine, RouteFailureError
 from pytest_gptune.errors import GptuneError, SettingsError
 from pytest_gptune.plugin.benchmark import record_row
 from pytest_gptune.plugin.collection import (
     ROUTE_FIXTURE,
     accuracy_gate,
+    backend_required,
     baseline_path,
     gate_id,
     golden_path,
@@ -26,9 +27,9 @@ from pytest_gptune.plugin.collection import (
     tuning_id,
 )
 from pytest_gptune.plugin.golden_making import make_golden, shape_cases
-from pytest_gptune.plugin.plan import Plan, PlannedRoute, Unavailable, planned, route_key
+from pytest_gptune.plugin.plan import Plan, PlannedRoute, Unavailable, find_space, planned, route_key
 from pytest_gptune.plugin.run import RouteRun, RouteStopped, find_case, route_pairs
-from pytest_gptune.plugin.settings import MARKER_WHERE, merge_markers, resolve
+from pytest_gptune.plugin.settings import MARKER_WHERE
 from pytest_gptune.plugin.state import State, state_of
 from pytest_gptune.records.baseline import BaselineSchemaError, load_baseline
 from pytest_gptune.records.route_record import RouteRecord, TuningSpec
@@ -306,11 +307,12 @@ def knobs_for(item: pytest.Item) -> KnobSpace:
         raise plan
     if isinstance(plan, Unavailable):
         pytest.skip(plan.reason)
-    settings = resolve(item.config, merge_markers(item.iter_markers("gptune"), item.nodeid), item.nodeid)
-    backend = state.backend(settings.backend)
-    backend.check_options(settings.options)
-    backend.check_available(settings.options)
-    return state.space(backend, None, settings.options)
+    try:
+        return find_space(item, state)
+    except BackendMissingError as error:
+        if backend_required(item.config):
+            raise
+        pytest.skip(str(error))
 
 
 def note_failure(item: pytest.Item, report: pytest.TestReport) -> None:

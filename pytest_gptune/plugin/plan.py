@@ -91,9 +91,8 @@ def make_plan(definition: pytest.Function, state: State) -> Plan:
     where = definition.nodeid
     arguments = merge_markers(definition.iter_markers("gptune"), where)
     settings = resolve(state.config, arguments, where)
-    backend = state.backend(settings.backend)
     options, seed, allow_nonfinite = _split_options(settings, where)
-    backend.check_options(options)
+    backend = _backend(settings, options, state, where)
     test_file = Path(definition.path)
     model = state.model(_find_model(settings, test_file, state.config.rootpath, where))
     backend.check_available(options)
@@ -120,6 +119,33 @@ def make_plan(definition: pytest.Function, state: State) -> Plan:
         routes=tuple(_routes(settings, expression, space, test_file, owner)),
         pruned=tuple((p.knob, p.value, p.reason) for p in expression.pruned),
     )
+
+
+def find_space(item: pytest.Item, state: State) -> KnobSpace:
+    """The knob space for a test without routes: for its model where a marker names one.
+
+    Raises:
+        BackendMissingError: the backend is not there.
+        GptuneError: any mistake of the user.
+    """
+    where = item.nodeid
+    settings = resolve(state.config, merge_markers(item.iter_markers("gptune"), where), where)
+    options, _, _ = _split_options(settings, where)
+    backend = _backend(settings, options, state, where)
+    model = None
+    if settings.model is not None:
+        model = state.model(_find_model(settings, Path(item.path), state.config.rootpath, where))
+    backend.check_available(options)
+    return state.space(backend, model, options)
+
+
+def _backend(settings: Settings, options: dict[str, Any], state: State, where: str) -> Backend:
+    backend = state.backend(settings.backend)
+    try:
+        backend.check_options(options)
+    except SettingsError as error:
+        raise error.located(where) from None
+    return backend
 
 
 def route_key(route: Route, space: KnobSpace) -> str:

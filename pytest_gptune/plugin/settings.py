@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_gptune.errors import SettingsError
-from pytest_gptune.plugin.options import GATE_CHOICES, OPTIONS
+from pytest_gptune.plugin.options import GATE_CHOICES, INI_KEYS, OPTIONS
 
 MARKER_WHERE = "@pytest.mark.gptune(...)"
 
@@ -109,6 +109,11 @@ def check_command_line(config: pytest.Config) -> None:
     Raises:
         SettingsError: an option of a later version, or options that exclude each other.
     """
+    for key in INI_KEYS:
+        try:
+            config.getini(key)
+        except (TypeError, ValueError, pytest.UsageError) as error:
+            raise SettingsError(f"ini {key} cannot be used: {error}", mend="correct its value") from None
     for option in OPTIONS:
         if option.later and config.getoption(option.dest) not in (None, False):
             raise SettingsError(
@@ -162,7 +167,9 @@ def resolve(config: pytest.Config, arguments: MarkerArguments, where: str) -> Se
     options = arguments.options or {}
     if not isinstance(options, Mapping) or not all(isinstance(key, str) for key in options):
         raise SettingsError(
-            f"options is {options!r}", where=f"{where}, {MARKER_WHERE}", mend="write options={'name': value}"
+            f"options is {options!r}",
+            where=f"{where}, {MARKER_WHERE}, options=",
+            mend="write options={'name': value}",
         )
     gate = source.text("gate", "auto")
     if gate not in GATE_CHOICES:

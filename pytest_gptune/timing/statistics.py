@@ -137,7 +137,9 @@ def paired_ratio(
         half = statistics.NormalDist().inv_cdf((1 + confidence) / 2) * known_spread * math.sqrt(2)
     else:
         return Ratio(math.exp(centre), 0.0, math.inf, 1)
-    return Ratio(math.exp(centre), math.exp(centre - half), math.exp(centre + half), len(logs))
+    # math.exp raises above 709; builds that far apart bound nothing.
+    high = math.exp(centre + half) if centre + half < 700 else math.inf
+    return Ratio(math.exp(centre), math.exp(centre - half), high, len(logs))
 
 
 def _half_width(deviation: float, count: int, freedom: int, confidence: float) -> float:

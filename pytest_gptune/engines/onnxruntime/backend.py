@@ -96,6 +96,13 @@ class OnnxRuntimeBackend:
                 where="options={...} of the marker",
                 mend="use a number from 0 to 4",
             )
+        allow = options.get("allow_cpu_nodes", False)
+        if not isinstance(allow, bool):
+            raise SettingsError(
+                f"option 'allow_cpu_nodes' is {allow!r}",
+                where="options={...} of the marker",
+                mend="use True or False",
+            )
 
     def environment(self, options: Mapping[str, Any]) -> Environment:
         """The machine and ONNX Runtime's version and provider."""

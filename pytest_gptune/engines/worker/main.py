@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gptune.engines.base import Backend, BuildRequest, Engine, ModelInfo, TensorInfo
 from pytest_gptune.engines.failures import failure_of, failure_to_plain
 from pytest_gptune.engines.registry import load_backend
-from pytest_gptune.engines.worker import messages
+from pytest_gptune.engines.worker import arena, messages
 
 if TYPE_CHECKING:
     import numpy as np
@@ -182,6 +182,8 @@ def main() -> None:
     faulthandler.enable()
     settings = json.load(sys.stdin)
     sys.path[:] = [*settings["sys_path"], *(p for p in sys.path if p not in settings["sys_path"])]
+    if settings["cores"] is not None and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, settings["cores"])
     handle = int(sys.argv[1])
     if sys.platform == "win32":
         from multiprocessing.connection import PipeConnection
@@ -191,18 +193,30 @@ def main() -> None:
         from multiprocessing.connection import Connection
 
         connection = Connection(handle)
-    server = Server()
+    with contextlib.suppress(EOFError, OSError):  # the controlling process is gone
+        _serve(connection, Server())
+
+
+def _serve(connection: messages.Connection, server: Server) -> None:
+    """Answer requests; an answer too large for the pipe waits until it is given shared memory."""
+    attachment = arena.Attachment()
+    pending: tuple[Mapping[str, Any], messages.Arrays] | None = None
     while True:
-        try:
-            header, arrays = messages.receive(connection)
-        except (EOFError, OSError):
-            return
+        header, arrays = messages.receive(connection, attachment.buffer)
+        if header["op"] == "fetch":
+            assert pending is not None
+            block = header["block"]
+            messages.send(connection, *pending, (block, attachment.buffer(block)))
+            pending = None
+            continue
         answer, out = server.answer(header, arrays)
         sys.stdout.flush()
-        try:
+        _, size = arena.layout(out or {})
+        if out is not None and size >= arena.SMALLEST:
+            pending = answer, out
+            messages.send(connection, {"pending": size})
+        else:
             messages.send(connection, answer, out)
-        except OSError:
-            return
 
 
 if __name__ == "__main__":

@@ -1,18 +1,24 @@
-"""Messages between the controlling process and its worker: a JSON header, then the bytes of each array.
+"""Messages between the controlling process and its worker: a JSON header, and the bytes of arrays.
 
-Nothing is pickled: a worker may run another interpreter, and what it sends is data, never code.
+Nothing is pickled: a worker may run another interpreter, and what it sends is data, never code. Small arrays
+follow the header through the pipe; large ones are laid into shared memory (``arena``).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
+
+from pytest_gptune.engines.worker import arena
 
 if TYPE_CHECKING:
     import numpy as np
 
 Arrays = Mapping[str, "np.ndarray"]
+
+# Gives the bytes of the shared block with this name.
+Attach = Callable[[str], memoryview]
 
 
 class Connection(Protocol):
@@ -25,23 +31,36 @@ class Connection(Protocol):
         """Receive one frame; EOFError when the other side is gone."""
 
 
-def send(connection: Connection, header: Mapping[str, Any], arrays: Arrays | None = None) -> None:
-    """Send a header and arrays by name."""
+def send(
+    connection: Connection,
+    header: Mapping[str, Any],
+    arrays: Arrays | None = None,
+    shared: tuple[str, memoryview] | None = None,
+) -> None:
+    """Send a header and arrays by name.
+
+    Args:
+        connection: the pipe.
+        header: plain data.
+        arrays: go through the pipe, unless ``shared`` gives a block that is large enough for them.
+        shared: name and bytes of that block.
+    """
     import numpy as np
 
-    described = []
-    buffers = []
-    for name, array in (arrays or {}).items():
-        flat = np.ascontiguousarray(array)
-        described.append({"name": name, "dtype": array.dtype.name, "shape": list(array.shape)})
-        buffers.append(flat.reshape(-1).view(np.uint8) if flat.size else None)
-    connection.send_bytes(json.dumps({"header": header, "arrays": described}).encode())
-    for buffer in buffers:
-        if buffer is not None:
-            connection.send_bytes(buffer.data)
+    given = arrays or {}
+    described, _ = arena.layout(given)
+    message = {"header": header, "arrays": described, "block": shared[0] if shared else None}
+    if shared:
+        arena.write(shared[1], given, described)
+        connection.send_bytes(json.dumps(message).encode())
+        return
+    connection.send_bytes(json.dumps(message).encode())
+    for array in given.values():
+        if array.size:
+            connection.send_bytes(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
 
-def receive(connection: Connection) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def receive(connection: Connection, attach: Attach) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Receive a header and arrays by name; the arrays own their data.
 
     Raises:
@@ -55,10 +74,12 @@ def receive(connection: Connection) -> tuple[dict[str, Any], dict[str, np.ndarra
         dtype, shape = dtype_named(item["dtype"]), tuple(item["shape"])
         if 0 in shape:
             arrays[item["name"]] = np.zeros(shape, dtype)
-            continue
-        # A bytearray, so that the array is writable without another copy.
-        frame = bytearray(connection.recv_bytes())
-        arrays[item["name"]] = np.frombuffer(frame, dtype).reshape(shape)
+        elif message["block"]:
+            arrays[item["name"]] = arena.read(attach(message["block"]), item, dtype)
+        else:
+            # A bytearray, so that the array is writable without another copy.
+            frame = bytearray(connection.recv_bytes())
+            arrays[item["name"]] = np.frombuffer(frame, dtype).reshape(shape)
     return message["header"], arrays
 
 

@@ -25,7 +25,7 @@ from pytest_gptune.engines.base import (
     EngineOutOfMemoryError,
     EngineTimeoutError,
 )
-from pytest_gptune.engines.worker import messages
+from pytest_gptune.engines.worker import arena, messages
 from pytest_gptune.errors import GptuneError
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _LOG_LINES = 200
 _TAIL = 6
+_FATAL = "Fatal Python error:"
 
 # Coverage tools start themselves in child processes by these; tracing would be timed with the engine.
 _TRACING = ("COVERAGE_", "COV_CORE_")
@@ -49,6 +50,7 @@ class WorkerProcess:
         ours, theirs = Pipe()
         self._connection = ours
         self.tainted = False
+        self._arena = arena.Arena()
         command = [sys.executable, "-m", "pytest_gptune.engines.worker.main", str(theirs.fileno())]
         options: dict[str, Any] = {}
         if sys.platform == "win32":
@@ -70,7 +72,8 @@ class WorkerProcess:
         theirs.close()
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps({"sys_path": sys_path}).encode())
+            settings = {"sys_path": sys_path, "cores": _allowed_cores()}
+            self._process.stdin.write(json.dumps(settings).encode())
             self._process.stdin.close()
         self._log = _LogTail(self._process)
 
@@ -104,15 +107,11 @@ class WorkerProcess:
         """
         what = str(header.get("op"))
         try:
-            messages.send(self._connection, header, arrays)
-            if timeout_s is not None and not self._connection.poll(timeout_s):
-                self.kill()
-                raise EngineTimeoutError(
-                    f"no answer within {timeout_s:.3g} s while the engine was asked to {what}",
-                    mend="give it more time with --gptune-route-timeout",
-                    log=self._log.tail(),
-                )
-            return messages.receive(self._connection)
+            answer, out = self._exchange(header, arrays, what, timeout_s)
+            if (size := answer.get("pending")) is not None:
+                block = self._arena.reserve(size)
+                answer, out = self._exchange({"op": "fetch", "block": block}, None, what, timeout_s)
+            return answer, out
         except (EOFError, OSError):
             raise self._obituary(what) from None
         except GptuneError:
@@ -121,6 +120,24 @@ class WorkerProcess:
             # Ctrl-C between request and answer: the answer would be taken for that of a later request.
             self.kill()
             raise
+
+    def _exchange(
+        self, header: Mapping[str, Any], arrays: messages.Arrays | None, what: str, timeout_s: float | None
+    ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """One message there and one back."""
+        shared = None
+        _, size = arena.layout(arrays or {})
+        if size >= arena.SMALLEST:
+            shared = self._arena.reserve(size), self._arena.buffer
+        messages.send(self._connection, header, arrays, shared)
+        if timeout_s is not None and not self._connection.poll(timeout_s):
+            self.kill()
+            raise EngineTimeoutError(
+                f"no answer within {timeout_s:.3g} s while the engine was asked to {what}",
+                mend="give it more time with --gptune-route-timeout",
+                log=self._log.tail(),
+            )
+        return messages.receive(self._connection, lambda _: self._arena.buffer)
 
     def log_tail(self) -> tuple[str, ...]:
         """The last lines that were logged since ``mark_log``."""
@@ -153,6 +170,7 @@ class WorkerProcess:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
         self._log.close()
+        self._arena.close()
         with contextlib.suppress(OSError):
             self._connection.close()
 
@@ -204,12 +222,24 @@ class _LogTail:
     def tail(self) -> tuple[str, ...]:
         # What was written before an answer may still be on its way.
         self._thread.join(timeout=0.05)
-        return tuple(list(self._lines)[-_TAIL:])
+        return tail_of(list(self._lines))
 
     def close(self) -> None:
         self._thread.join(timeout=1)
         if not self._thread.is_alive() and self._stream is not None:
             self._stream.close()
+
+
+def tail_of(lines: list[str]) -> tuple[str, ...]:
+    """The last lines of a log; of the traceback that Python writes when it dies only the first and innermost.
+
+    Otherwise that traceback, which is of our own loop, would push the backend's last words out.
+    """
+    for index, line in enumerate(lines):
+        if line.startswith(_FATAL):
+            frame = next((text for text in lines[index:] if text.lstrip().startswith("File ")), None)
+            return (*lines[:index][-_TAIL:], line, *([frame.strip()] if frame else []))
+    return tuple(lines[-_TAIL:])
 
 
 def _environment() -> dict[str, str]:
@@ -219,6 +249,11 @@ def _environment() -> dict[str, str]:
     paths = [package_parent, *filter(None, [environment.get("PYTHONPATH")])]
     environment["PYTHONPATH"] = os.pathsep.join(paths)
     return environment
+
+
+def _allowed_cores() -> list[int] | None:
+    """The cores this process may run on, so that the worker is given the same ones; None where unknown."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
 
 
 def _signal_name(number: int) -> str:
