@@ -37,8 +37,7 @@ class Arena:
     @property
     def buffer(self) -> memoryview:
         """The block's bytes."""
-        assert self._block is not None
-        return self._block.buf
+        return _bytes_of(self._block)
 
     def close(self) -> None:
         """Remove the block."""
@@ -61,7 +60,13 @@ class Attachment:
             if self._block is not None:
                 self._block.close()
             self._block = _attach(name)
-        return self._block.buf
+        return _bytes_of(self._block)
+
+
+def _bytes_of(block: SharedMemory | None) -> memoryview:
+    assert block is not None
+    assert block.buf is not None
+    return block.buf
 
 
 def layout(arrays: Mapping[str, np.ndarray]) -> tuple[list[dict[str, Any]], int]:
