@@ -1,0 +1,182 @@
+"""Whatever is in a file or an option, the answer is a value or an error of ours.
+
+The short form takes a hundred inputs each; ``python -m pytest -m "long or not long" --hypothesis-profile long
+tests/fuzz`` takes 100,000.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gptune.accuracy import Case, Golden, Provenance, golden_from_bytes, golden_to_bytes
+from pytest_gptune.errors import GptuneError
+from pytest_gptune.records.baseline import BaselineEntry, load_baseline
+from pytest_gptune.records.tuning_cache import read_cache
+from pytest_gptune.routes import KnobSpace, Route, RouteExpression
+
+_RECORDED = Path(__file__).parents[1] / "data" / "route_expansion.json"
+SPACE = KnobSpace.from_json(json.dumps(json.loads(_RECORDED.read_text())["knobs"]))
+
+_WORDS = [knob.name for knob in SPACE] + ["on", "off", "0", "1", "int32_t", "..."]
+_pieces = st.sampled_from([*_WORDS, "=", "[", "]", "|", " ", "\n", "#", "-", "\t", "\x00", "é"]) | st.text(
+    max_size=3
+)
+expressions = st.lists(_pieces, max_size=30).map("".join)
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def _golden_bytes() -> bytes:
+    import numpy as np
+
+    case = Case("case0", {"x": np.arange(4, dtype=np.float32)}, {"y": np.arange(4, dtype=np.float32)})
+    return golden_to_bytes(Golden((case,), Provenance("0" * 64, "reference", date="2026-01-01T00:00:00Z")))
+
+
+GOLDEN = _golden_bytes()
+
+# Those of an entry, read off the class that is written.
+BASELINE_KEYS = [field.name for field in fields(BaselineEntry)]
+
+
+def damaged(content: bytes) -> st.SearchStrategy[bytes]:
+    """The content with some bytes replaced, cut off, or put in."""
+    places = st.integers(0, len(content))
+    edits = st.lists(st.tuples(places, st.integers(0, 8), st.binary(max_size=8)), min_size=1, max_size=4)
+
+    def apply(found: list[tuple[int, int, bytes]]) -> bytes:
+        data = bytearray(content)
+        for place, gone, put in found:
+            data[place : place + gone] = put
+        return bytes(data)
+
+    return edits.map(apply)
+
+
+def only_our_errors(call, *arguments):
+    try:
+        return call(*arguments)
+    except GptuneError as error:
+        return None if str(error).strip() else pytest.fail("an error without a message")
+
+
+@given(expressions)
+def test_route_expressions(text):
+    for call in (RouteExpression.parse, Route.parse):
+        only_our_errors(call, text, SPACE)
+
+
+@given(json_values | st.fixed_dictionaries({"tuner_version": st.just("1"), "tuner_options": json_values}))
+def test_knob_json(value):
+    only_our_errors(KnobSpace.from_json, json.dumps(value))
+
+
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {
+                "option": st.just("-k") | json_values,
+                "allowed_values": st.sampled_from(["-k=[a|b]", "-k=int32_t", "-k=[]", "k"]) | json_values,
+                "default_value": st.sampled_from(["a", "c"]) | json_values,
+            }
+        ),
+        max_size=2,
+    )
+)
+def test_knob_json_of_the_right_form(options):
+    only_our_errors(KnobSpace.from_json, json.dumps({"tuner_version": "1", "tuner_options": options}))
+
+
+@given(st.binary(max_size=300) | damaged(GOLDEN))
+def test_goldens(content):
+    only_our_errors(golden_from_bytes, content)
+
+
+@pytest.fixture(scope="module")
+def fuzz_file(tmp_path_factory):
+    return tmp_path_factory.mktemp("fuzz") / "file"
+
+
+@given(
+    st.binary(max_size=100)
+    | json_values.map(lambda v: json.dumps(v).encode())
+    | st.fixed_dictionaries(dict.fromkeys(BASELINE_KEYS, json_values)).map(
+        lambda entry: json.dumps({"schema": 1, "entries": [entry]}).encode()
+    )
+)
+def test_baselines(fuzz_file, content):
+    fuzz_file.write_bytes(content)
+    only_our_errors(load_baseline, fuzz_file)
+
+
+@given(
+    st.binary(max_size=100)
+    | st.lists(json_values, max_size=4).map(lambda rows: "\n".join(map(json.dumps, rows)).encode())
+    | st.lists(
+        st.fixed_dictionaries({"build_route": json_values, "record": json_values, "tuning": json_values}),
+        max_size=3,
+    ).map(lambda rows: b"".join(json.dumps(row).encode() + b"\n" for row in rows))
+)
+def test_caches(fuzz_file, content):
+    fuzz_file.write_bytes(content)
+    found = only_our_errors(read_cache, fuzz_file)
+    for tuning, rows in (found.rows if found else {}).items():
+        for key in rows:
+            found.record(tuning, key)
+
+
+class FakeConfig:
+    """Answers as pytest's configuration does, with ini values of the declared types."""
+
+    rootpath = Path()
+
+    def __init__(self, ini):
+        self._ini = ini
+
+    def getoption(self, name, default=None):
+        return None
+
+    def getini(self, name):
+        return self._ini.get(name)
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "gptune_epsilon": st.floats(),
+            "gptune_atol": st.floats(),
+            "gptune_rtol": st.floats(),
+            "gptune_max_regression": st.floats(),
+            "gptune_max_routes": st.integers(),
+            "gptune_final_builds": st.integers(),
+            "gptune_gate": st.text(max_size=8),
+            "gptune_metric": st.text(max_size=8),
+            "gptune_search": st.text(max_size=8),
+            "gptune_backend": st.text(max_size=8),
+            "gptune_routes": expressions,
+            "gptune_ambiguous": st.text(max_size=8),
+        },
+    )
+)
+def test_ini_values(ini):
+    from pytest_gptune.accuracy import AccuracyGate, find_metric
+    from pytest_gptune.plugin.settings import MarkerArguments, resolve
+
+    settings = only_our_errors(resolve, FakeConfig(ini), MarkerArguments(), "test")
+    if settings is not None and settings.epsilon is not None:
+        only_our_errors(
+            lambda: AccuracyGate(
+                find_metric(settings.metric, {}), settings.epsilon, settings.atol, settings.rtol
+            )
+        )
