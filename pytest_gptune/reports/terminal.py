@@ -98,8 +98,8 @@ def verdict_text(report: TuningReport) -> str:
             latencies = f"{duration(winner.latency.value)} against {duration(base)}, "
         interval = f"[{number(ratio.low)}, {number(ratio.high)}]"
         parts.append(
-            f"{latencies}ratio {ratio.value:.3f} {interval} over {ratio.builds} builds, "
-            f"limit {verdict.limit:.3g}"
+            f"{latencies}ratio {ratio.value:.3f} {interval} over {ratio.builds} "
+            f"build{'s' if ratio.builds != 1 else ''}, limit {verdict.limit:.3g}"
         )
     text = ": ".join(parts)
     return f"{text}. {verdict.message}".strip() if verdict.message else text

@@ -8,6 +8,7 @@ Names, defaults and values are those of ``onnxruntime_session_options_config_key
 
 from __future__ import annotations
 
+import functools
 import json
 import mmap
 import re
@@ -193,12 +194,14 @@ def level_member(value: str) -> str:
     return "ORT_DISABLE_ALL" if value == "disable" else f"ORT_ENABLE_{value.upper()}"
 
 
+@functools.cache
 def known_keys(library: Path) -> frozenset[str]:
     """Configuration keys that occur in ONNX Runtime's library."""
     with library.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as view:
         return frozenset(key.decode() for key in _KEY.findall(view))
 
 
+@functools.cache
 def known_passes(library: Path) -> tuple[str, ...]:
     """Optimisation passes offered as knobs that occur in ONNX Runtime's library."""
     with library.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as view:

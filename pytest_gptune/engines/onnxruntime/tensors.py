@@ -66,6 +66,11 @@ def from_ort_value(value: Any, output: str) -> np.ndarray:
             mend="let the model return tensors only (for scikit-learn's ZipMap: zipmap=False at export)",
         )
     name = ort_dtype_name(value.data_type())
+    if name == "string":
+        raise EngineFailedError(
+            f"output '{output}' is text, which is not compared",
+            mend="let the model return numbers, as the indices of classes",
+        )
     extended = _EXTENDED.get(name)
     if not extended:
         try:

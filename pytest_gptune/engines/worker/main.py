@@ -112,7 +112,7 @@ class Server:
         }, None
 
     def _run(self, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Answer:
-        return {}, self._engines[header["engine"]].run(arrays)
+        return {}, messages.sendable(self._engines[header["engine"]].run(arrays))
 
     def _load(self, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Answer:
         self._engines[header["engine"]].load(arrays)

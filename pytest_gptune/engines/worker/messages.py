@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pytest_gptune.engines.base import EngineFailedError
 from pytest_gptune.engines.worker import arena
 
 if TYPE_CHECKING:
@@ -81,6 +82,31 @@ def receive(connection: Connection, attach: Attach) -> tuple[dict[str, Any], dic
             frame = bytearray(connection.recv_bytes())
             arrays[item["name"]] = np.frombuffer(frame, dtype).reshape(shape)
     return message["header"], arrays
+
+
+def sendable(arrays: Arrays) -> dict[str, np.ndarray]:
+    """The arrays as they can cross: their bytes are sent as they are, and their dtype by its name.
+
+    Raises:
+        EngineFailedError: an array is of text, of Python objects or of records.
+    """
+    import numpy as np
+
+    ready: dict[str, np.ndarray] = {}
+    for name, given in arrays.items():
+        array = np.asarray(given)
+        native = array.dtype.newbyteorder("=")
+        try:
+            crosses = not native.hasobject and dtype_named(native.name) == native
+        except (AttributeError, TypeError):
+            crosses = False
+        if not crosses:
+            raise EngineFailedError(
+                f"'{name}' has element type {array.dtype}, which is no number's",
+                mend="let the model take and return tensors of numbers only",
+            )
+        ready[name] = array.astype(native, copy=False)
+    return ready
 
 
 def dtype_named(name: str) -> np.dtype[Any]:

@@ -18,6 +18,7 @@ from pytest_gptune.engines.base import (
     RoutePairs,
 )
 from pytest_gptune.engines.failures import failure_from_plain
+from pytest_gptune.engines.worker.messages import sendable
 from pytest_gptune.engines.worker.process import WorkerProcess
 
 if TYPE_CHECKING:
@@ -184,8 +185,9 @@ class WorkerEngine:
     ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         if not self._worker.alive:
             raise EngineFailedError("the worker that held the engine has died")
+        ready = None if arrays is None else sendable(arrays)
         return self._backend.call(
-            self._worker, {**header, "engine": self._number}, arrays, timeout_s=timeout_s
+            self._worker, {**header, "engine": self._number}, ready, timeout_s=timeout_s
         )
 
 

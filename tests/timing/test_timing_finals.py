@@ -1,0 +1,288 @@
+"""Finals with engines whose samples are written down: what is interleaved, dropped, closed and paired."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import pytest
+from scripted_engines import ScriptedEngine
+
+from pytest_gptune.engines.base import BuildRejectedError, EngineFailedError, LatencyKind
+from pytest_gptune.timing.finals import (
+    Contestant,
+    FinalistFailedError,
+    FinalsPlan,
+    FinalsResult,
+    run_finals,
+)
+from pytest_gptune.timing.statistics import paired_ratio
+
+MS = 1e-3
+PLAN = FinalsPlan(builds=3, rounds=4, block_s=0.05, head_s=0.01, warmup_s=0.02)
+Block = list[float] | BaseException
+
+
+@dataclass
+class Stage:
+    """Makes contestants, and notes everything they do in order.
+
+    Attributes:
+        log: (name, number of the build, what): ``build``, ``warm``, ``head``, ``block``.
+    """
+
+    log: list[tuple[str, int, str]] = field(default_factory=list)
+    engines: dict[str, list[ScriptedEngine]] = field(default_factory=dict)
+
+    def contestant(
+        self,
+        key: str,
+        script: Callable[[int], Iterable[Block]] | None = None,
+        *,
+        fails_at: int | None = None,
+        error: BaseException | None = None,
+        kind: LatencyKind = "host_wall",
+    ) -> Contestant:
+        """One whose build number ``n`` gives ``script(n)``, and whose build ``fails_at`` raises ``error``."""
+        made = self.engines.setdefault(key, [])
+        tried = itertools.count()
+
+        def build() -> ScriptedEngine:
+            number = next(tried)
+            self.log.append((key, number, "build"))
+            if number == fails_at:
+                raise error or BuildRejectedError("on purpose")
+            blocks = script(number) if script else itertools.repeat([1 * MS])
+            engine = ScriptedEngine(blocks, kind)
+            names = {PLAN.warmup_s: "warm", PLAN.head_s: "head", PLAN.block_s: "block"}
+            engine.when_sampled = lambda seconds, batch: self.log.append((key, number, names[seconds]))
+            made.append(engine)
+            return engine
+
+        return Contestant(key, build)
+
+    def order(self, build: int) -> list[str]:
+        """Who had the blocks of a build, in turn."""
+        return [key for key, number, what in self.log if number == build and what == "block"]
+
+    def all_closed(self) -> bool:
+        return all(engine.closed == 1 for engines in self.engines.values() for engine in engines)
+
+    def __call__(self, *keys: str) -> list[Contestant]:
+        return [self.contestant(key) for key in keys]
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()
+
+
+def rng() -> random.Random:
+    return random.Random(0)
+
+
+def numbered(base: float) -> Callable[[int], Iterable[Block]]:
+    """Build ``n`` takes ``base + n`` ms in its blocks, and much longer in their heads."""
+
+    def script(number: int) -> Iterable[Block]:
+        yield [base * MS]
+        while True:
+            yield [1000 * MS]
+            yield [(base + number) * MS] * 3
+
+    return script
+
+
+def test_every_contestant_has_builds_times_rounds_blocks(stage: Stage) -> None:
+    result = run_finals(stage("a", "b", "c"), PLAN, rng(), builds=3)
+    counts = Counter((key, what) for key, _number, what in stage.log)
+    for key in "abc":
+        assert counts[key, "build"] == counts[key, "warm"] == 3
+        assert counts[key, "head"] == counts[key, "block"] == 12
+        assert result.builds(key) == 3
+        assert [len(build) for build in result.samples[key]] == [4] * 3
+    assert stage.all_closed()
+    assert not result.failures
+
+
+def test_each_round_gives_each_a_block_in_random_order(stage: Stage) -> None:
+    run_finals(stage("a", "b", "c", "d"), PLAN, rng(), builds=3)
+    orders = set()
+    for build in range(3):
+        blocks = stage.order(build)
+        for start in range(0, len(blocks), 4):
+            turn = blocks[start : start + 4]
+            assert sorted(turn) == ["a", "b", "c", "d"]
+            orders.add(tuple(turn))
+    assert len(orders) > 1
+
+
+def test_the_order_is_that_of_the_generator() -> None:
+    def logged(seed: int) -> list[tuple[str, int, str]]:
+        stage = Stage()
+        run_finals(stage("a", "b", "c", "d"), PLAN, random.Random(seed), builds=2)
+        return stage.log
+
+    assert logged(1) == logged(1)
+    assert logged(1) != logged(2)
+
+
+def test_all_are_built_before_any_is_measured(stage: Stage) -> None:
+    run_finals(stage("a", "b"), PLAN, rng(), builds=2)
+    for build in range(2):
+        steps = [(key, what) for key, number, what in stage.log if number == build]
+        assert steps[:4] == [("a", "build"), ("a", "warm"), ("b", "build"), ("b", "warm")]
+        assert {what for _key, what in steps[4:]} == {"head", "block"}
+
+
+def test_one_build_ends_before_the_next_begins(stage: Stage) -> None:
+    run_finals(stage("a", "b"), PLAN, rng(), builds=3)
+    numbers = [number for _key, number, _what in stage.log]
+    assert numbers == sorted(numbers)
+
+
+def test_the_head_of_a_block_is_discarded(stage: Stage) -> None:
+    result = run_finals([stage.contestant("a", numbered(1))], PLAN, rng(), builds=2)
+    assert result.samples["a"] == [[1 * MS] * 12, [2 * MS] * 12]
+    steps = [what for _key, _number, what in stage.log if what in ("head", "block")]
+    assert steps == ["head", "block"] * 8
+
+
+def test_short_inferences_are_batched(stage: Stage) -> None:
+    run_finals([stage.contestant("a", lambda number: itertools.repeat([2.1e-6]))], PLAN, rng(), builds=1)
+    (engine,) = stage.engines["a"]
+    assert [batch for _seconds, batch in engine.calls] == [1] + [10] * 8
+
+
+@pytest.mark.parametrize(
+    "error", [BuildRejectedError("no"), FinalistFailedError("inaccurate"), EngineFailedError("no")]
+)
+@pytest.mark.parametrize("fails_at", [0, 1, 2])
+def test_a_contestant_that_cannot_be_built_again_drops_out(
+    stage: Stage, fails_at: int, error: Exception
+) -> None:
+    contestants = [
+        stage.contestant("a", numbered(1)),
+        stage.contestant("b", numbered(2), fails_at=fails_at, error=error),
+        stage.contestant("c", numbered(3)),
+    ]
+    result = run_finals(contestants, PLAN, rng(), builds=3)
+    assert result.failures == {"b": error}
+    assert result.builds("b") == 0
+    assert set(result.samples) == {"a", "c"}
+    assert result.builds("a") == result.builds("c") == 3
+    # It is left alone from then on, while the others are measured to the end.
+    assert sum(key == "b" and what == "build" for key, _number, what in stage.log) == fails_at + 1
+    assert all(len(build) == 12 for build in result.samples["a"])
+    assert stage.all_closed()
+
+
+@pytest.mark.parametrize("call", [0, 1, 2, 6], ids=["warm-up", "head", "block", "later block"])
+def test_a_contestant_that_fails_while_it_is_measured_drops_out(stage: Stage, call: int) -> None:
+    def script(number: int) -> Iterable[Block]:
+        if number < 1:
+            return itertools.repeat([5 * MS])
+        return itertools.chain([[5 * MS]] * call, [EngineFailedError("on purpose")])
+
+    contestants = [stage.contestant("a"), stage.contestant("b", script), stage.contestant("c")]
+    result = run_finals(contestants, PLAN, rng(), builds=3)
+    assert set(result.failures) == {"b"}
+    assert result.builds("a") == result.builds("c") == 3
+    assert result.builds("b") == 0
+    assert all(len(build) == PLAN.rounds for key in "ac" for build in result.samples[key])
+    assert stage.all_closed()
+
+
+def test_when_all_fail_nothing_is_left(stage: Stage) -> None:
+    contestants = [stage.contestant("a", fails_at=0), stage.contestant("b", fails_at=0)]
+    result = run_finals(contestants, PLAN, rng(), builds=5)
+    assert set(result.failures) == {"a", "b"}
+    assert result.samples == {}
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("a bug"), SystemExit(1)])
+@pytest.mark.parametrize("where", ["build", "warm-up", "block"])
+def test_engines_are_closed_whatever_happens(stage: Stage, error: BaseException, where: str) -> None:
+    if where == "build":
+        last = stage.contestant("b", fails_at=0, error=error)
+    else:
+        calls = {"warm-up": 0, "block": 2}[where]
+        last = stage.contestant("b", lambda number: itertools.chain([[1 * MS]] * calls, [error]))
+    with pytest.raises(type(error)):
+        run_finals([stage.contestant("a"), last], PLAN, rng(), builds=3)
+    assert stage.engines["a"]
+    assert stage.all_closed()
+
+
+def test_no_contestants_take_no_time() -> None:
+    result = run_finals([], PLAN, rng(), builds=3)
+    assert result.samples == {}
+
+
+def test_an_extension_adds_builds_to_those_that_are_there(stage: Stage) -> None:
+    contestants = [stage.contestant("a", numbered(1)), stage.contestant("b", numbered(10))]
+    result = run_finals(contestants, PLAN, rng(), builds=2)
+    again = run_finals(contestants, PLAN, rng(), builds=3, result=result)
+    assert again is result
+    assert result.latencies("a") == pytest.approx([1 * MS, 2 * MS, 3 * MS, 4 * MS, 5 * MS])
+    assert result.latencies("b") == pytest.approx([10 * MS, 11 * MS, 12 * MS, 13 * MS, 14 * MS])
+
+
+def test_an_extension_of_some_keeps_pairs_aligned(stage: Stage) -> None:
+    """The gate measures two of them again: pairs are builds that were interleaved with each other."""
+    a, b, c = (
+        stage.contestant("a", numbered(1)),
+        stage.contestant("b", numbered(10)),
+        stage.contestant("c", numbered(100)),
+    )
+    result = run_finals([a, b, c], PLAN, rng(), builds=2)
+    run_finals([a, b], PLAN, rng(), builds=2, result=result)
+    assert [result.builds(key) for key in "abc"] == [4, 4, 2]
+    assert result.ratio("a", "b") == paired_ratio(
+        result.latencies("a"), result.latencies("b")
+    )  # all four pairs
+    assert result.ratio("a", "c") == paired_ratio(result.latencies("a")[:2], result.latencies("c"))
+    assert result.ratio("c", "a").builds == 2
+    fresh = result.ratio("a", "b", skip_builds=2)
+    assert fresh == paired_ratio(result.latencies("a")[2:], result.latencies("b")[2:])
+
+
+def test_an_extension_leaves_out_who_failed(stage: Stage) -> None:
+    contestants = [stage.contestant("a"), stage.contestant("b", fails_at=0)]
+    result = run_finals(contestants, PLAN, rng(), builds=1)
+    run_finals(contestants, PLAN, rng(), builds=1, result=result)
+    assert sum(key == "b" for key, _number, _what in stage.log) == 1
+    assert result.builds("a") == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "statistic"), [("host_wall", "p25"), ("device_queued", "median"), ("device_waited", "median")]
+)
+def test_each_clock_has_its_statistic(stage: Stage, kind: LatencyKind, statistic: str) -> None:
+    def script(number: int) -> Iterable[Block]:
+        return itertools.repeat([1 * MS, 2 * MS, 3 * MS, 4 * MS, 5 * MS])
+
+    result = run_finals([stage.contestant("a", script, kind=kind)], PLAN, rng(), builds=1)
+    assert (result.latency_kind, result.statistic) == (kind, statistic)
+    assert result.latency("a") == pytest.approx({"p25": 2 * MS, "median": 3 * MS}[statistic])
+    assert result.latencies("a", "p95")[0] == pytest.approx(5 * MS)
+
+
+def test_figures_of_a_result() -> None:
+    result = FinalsResult(samples={"a": [[1.0], [2.0], [3.0]], "b": [[2.0], [2.0], [2.0]], "one": [[5.0]]})
+    assert result.latency("a") == 2.0
+    assert result.spread("a") == pytest.approx(0.5)
+    assert result.spread("b") == 0.0
+    low, high = result.interval("a")
+    assert 0.0 <= low < 2.0 < high
+    assert result.interval("b") == (2.0, 2.0)
+    assert result.interval("one") == (0.0, math.inf)
+    assert result.spread("one") is None
+    assert result.ratio("one", "one").high == math.inf
+    assert result.ratio("one", "one", known_spread=0.01).high < 1.1
+    assert result.builds("absent") == 0
+    assert result.latencies("absent") == []

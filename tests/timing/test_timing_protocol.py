@@ -1,0 +1,171 @@
+"""The first measurement of a route, with engines whose samples are written down."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable
+
+import pytest
+from scripted_engines import Clock, ScriptedEngine
+
+from pytest_gptune.engines.base import EngineFailedError, LatencyKind
+from pytest_gptune.timing import protocol
+from pytest_gptune.timing.protocol import SamplingPlan, batch_for, block_statistic, measure, warm_up
+from pytest_gptune.timing.statistics import mean_interval, summarise
+
+MS = 1e-3
+WARM = [3 * MS, 1 * MS, 2 * MS]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(protocol, "time", clock)
+    return clock
+
+
+def engine_of(
+    clock: Clock, blocks: Iterable[list[float] | BaseException], kind: LatencyKind = "host_wall"
+) -> ScriptedEngine:
+    return ScriptedEngine(itertools.chain([WARM], blocks), kind, clock)
+
+
+def noisy(centre: float = 1 * MS, step: float = 0.2) -> Iterable[list[float]]:
+    """Blocks whose statistics swing by ``step``, so that no interval gets narrow."""
+    return ([centre * (1 + step * (number % 2))] * 5 for number in itertools.count())
+
+
+def test_warming_up_gives_the_fastest_run() -> None:
+    engine = ScriptedEngine([WARM])
+    assert warm_up(engine, 0.08) == 1 * MS
+    assert engine.calls == [(0.08, 1)]
+
+
+def test_a_steady_engine_stops_at_the_least_number_of_blocks(clock: Clock) -> None:
+    engine = engine_of(clock, itertools.repeat([1.001 * MS] * 3))
+    result = measure(engine, SamplingPlan())
+    assert result.stop_reason == "narrow"
+    assert engine.calls == [(0.08, 1)] + [(0.05, 1)] * 4
+    assert result.latency_s == pytest.approx(1.001 * MS)
+    assert result.interval == (pytest.approx(1.001 * MS), pytest.approx(1.001 * MS))
+
+
+def test_it_goes_on_until_the_interval_is_narrow(clock: Clock) -> None:
+    """A first block that is off needs more blocks to drown in."""
+    blocks = [[2 * MS] * 3, *([[1 * MS] * 3] * 400)]
+    engine = engine_of(clock, blocks)
+    plan = SamplingPlan(budget_s=math.inf, narrow=0.2)
+    result = measure(engine, plan)
+    assert result.stop_reason == "narrow"
+    count = len(engine.calls) - 1
+    assert count > plan.min_blocks
+
+    def is_narrow(blocks: int) -> bool:
+        low, high = mean_interval([2 * MS] + [1 * MS] * (blocks - 1))
+        return (high - low) / 2 <= plan.narrow * (high + low) / 2
+
+    assert is_narrow(count)
+    assert not is_narrow(count - 1)
+    assert result.latency_s == 1 * MS
+
+
+def test_the_budget_ends_it(clock: Clock) -> None:
+    engine = engine_of(clock, noisy())
+    result = measure(engine, SamplingPlan(budget_s=1.0))
+    assert result.stop_reason == "budget"
+    assert len(engine.calls) == 1 + 20
+
+
+def test_the_budget_counts_the_time_that_passed(clock: Clock) -> None:
+    """An inference longer than a block takes as long as it takes."""
+    engine = engine_of(clock, noisy(), "host_wall")
+    engine.costs = 10
+    result = measure(engine, SamplingPlan(budget_s=1.0))
+    assert result.stop_reason == "budget"
+    assert len(engine.calls) == 1 + 2
+
+
+def test_a_tiny_budget_still_gives_two_blocks(clock: Clock) -> None:
+    engine = engine_of(clock, noisy())
+    result = measure(engine, SamplingPlan(budget_s=0.0))
+    assert result.stop_reason == "budget"
+    assert len(engine.calls) == 1 + 2
+    assert all(math.isfinite(end) for end in result.interval)
+
+
+def test_a_hopeless_route_is_given_up(clock: Clock) -> None:
+    engine = engine_of(clock, noisy(10 * MS, 0.05))
+    result = measure(engine, SamplingPlan(), best_s=1 * MS)
+    assert result.stop_reason == "hopeless"
+    assert len(engine.calls) == 1 + 4
+
+
+@pytest.mark.parametrize("best_s", [None, 1 * MS, 0.8 * MS])
+def test_a_route_near_the_best_is_not_given_up(clock: Clock, best_s: float | None) -> None:
+    engine = engine_of(clock, noisy(1 * MS, 0.05))
+    assert measure(engine, SamplingPlan(), best_s=best_s).stop_reason == "budget"
+
+
+def test_an_interval_that_reaches_down_is_not_hopeless(clock: Clock) -> None:
+    engine = engine_of(clock, noisy(1.2 * MS, 0.5))
+    assert measure(engine, SamplingPlan(), best_s=1 * MS).stop_reason == "budget"
+
+
+def test_the_figures_are_those_of_all_samples(clock: Clock) -> None:
+    blocks = [[1 * MS, 5 * MS, 2 * MS], [3 * MS, 4 * MS], [6 * MS], [1 * MS]]
+    engine = engine_of(clock, blocks)
+    result = measure(engine, SamplingPlan(budget_s=0.19))
+    samples = [sample for block in blocks for sample in block]
+    assert result.summary == summarise(samples)
+    assert result.latency_s == result.summary.p25
+    assert result.kept == tuple(samples)
+    low, high = mean_interval([block_statistic(block, "p25") for block in blocks])
+    assert result.interval == (max(low, 0.0), high)
+    assert result.interval[0] == 0.0  # a latency is never negative
+
+
+@pytest.mark.parametrize(
+    ("kind", "statistic"), [("host_wall", "p25"), ("device_queued", "median"), ("device_waited", "median")]
+)
+def test_each_clock_has_its_statistic(clock: Clock, kind: LatencyKind, statistic: str) -> None:
+    engine = engine_of(clock, itertools.repeat([1 * MS, 2 * MS, 3 * MS, 4 * MS, 5 * MS]), kind)
+    result = measure(engine, SamplingPlan())
+    assert result.statistic == statistic
+    assert result.latency_kind == kind
+    assert result.latency_s == pytest.approx({"p25": 2 * MS, "median": 3 * MS}[statistic])
+
+
+def test_many_samples_are_decimated(clock: Clock) -> None:
+    result = measure(engine_of(clock, itertools.repeat([1 * MS] * 900)), SamplingPlan())
+    assert result.summary.samples == 3600
+    assert len(result.kept) == 1000
+
+
+def test_short_inferences_are_batched(clock: Clock) -> None:
+    engine = ScriptedEngine(itertools.chain([[2.1e-6]], itertools.repeat([2.1e-6] * 3)), clock=clock)
+    result = measure(engine, SamplingPlan())
+    assert result.batch == 10
+    assert engine.calls == [(0.08, 1)] + [(0.05, 10)] * 4
+
+
+@pytest.mark.parametrize(("latency_s", "batch"), [(1.0, 1), (20e-6, 1), (19e-6, 2), (1.05e-6, 20), (3e-6, 7)])
+def test_the_batch_makes_a_sample_long_enough(clock: Clock, latency_s: float, batch: int) -> None:
+    assert batch_for(latency_s) == batch
+
+
+def test_a_clock_that_saw_no_time_pass_gives_a_finite_batch(clock: Clock) -> None:
+    assert 1 <= batch_for(0.0) < 100_000
+
+
+def test_a_coarse_clock_needs_longer_samples(clock: Clock) -> None:
+    clock.resolution = 1e-6
+    assert batch_for(1e-5) == 100
+    assert batch_for(1e-2) == 1
+
+
+@pytest.mark.parametrize("blocks", [0, 1, 3])
+def test_a_failure_comes_through(clock: Clock, blocks: int) -> None:
+    engine = engine_of(clock, [*[[1 * MS]] * blocks, EngineFailedError("on purpose")])
+    with pytest.raises(EngineFailedError, match="on purpose"):
+        measure(engine, SamplingPlan())
