@@ -32,13 +32,15 @@ def safe_name(text: str) -> str:
     """``text`` as a file name without separators, at most 120 characters, distinct for distinct texts.
 
     A text that already is a safe name is kept as it is; any other gets ``~`` and 8 hex digits of its
-    SHA-256, so that cutting and replacing never make two texts one.
+    SHA-256, so that cutting and replacing never make two texts one. Parameters with capitals get them too:
+    ``[A]`` and ``[a]`` are one file where the system folds case.
     """
     plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
     name = _UNSAFE.sub("_", plain).strip(". ")
     if not name or name.split(".")[0].lower() in _RESERVED:
         name = f"_{name}"
-    if name == text and len(name) <= _MAX_NAME:
+    parameters = name.partition("[")[2]
+    if name == text and len(name) <= _MAX_NAME and parameters == parameters.lower():
         return name
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
     return f"{name[: _MAX_NAME - 9]}~{digest}"

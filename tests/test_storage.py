@@ -404,3 +404,9 @@ def test_scratch_of_the_dead_is_removed_and_of_the_living_kept(
         assert not left.exists()
         assert living.exists()
         assert foreign.exists()
+
+
+def test_parameters_that_differ_by_case_alone_have_names_that_differ_otherwise() -> None:
+    names = {safe_name("test_x[A]").lower(), safe_name("test_x[a]").lower()}
+    assert len(names) == 2
+    assert safe_name("TestClass.test_x[a]") == "TestClass.test_x[a]"

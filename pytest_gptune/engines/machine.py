@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
+import sys
 from pathlib import Path
 
 # Each changes what is compiled or how it runs; a figure measured under another value is another figure.
@@ -20,10 +22,40 @@ _STEERING = (
 
 
 def usable_cores() -> int:
-    """Cores this process may use, by affinity and by the control group's quota, never the host's count."""
+    """Cores this process may use, by affinity and by the control group's quota, never the host's count.
+
+    loky reads affinity and the quota of the root group, which is a container's own. A service without a
+    namespace of its own has its quota further down the tree.
+    """
     from loky import cpu_count
 
-    return int(cpu_count())
+    quota = _nested_quota(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"))
+    return max(1, min(int(cpu_count()), quota or sys.maxsize))
+
+
+def _nested_quota(tree: Path, membership: Path) -> int | None:
+    """The smallest quota of the process's version 2 control groups, in whole cores, rounded up."""
+    try:
+        lines = membership.read_text().splitlines()
+    except OSError:
+        return None
+    found: list[int] = []
+    for line in lines:
+        if line.startswith("0::/"):
+            group = tree / line[len("0::/") :]
+            while group != tree and group.is_relative_to(tree):
+                found += _cores_of(group / "cpu.max")
+                group = group.parent
+    return min(found, default=None)
+
+
+def _cores_of(file: Path) -> list[int]:
+    """The cores that a ``cpu.max`` file grants; empty where it grants all, or cannot be read."""
+    try:
+        quota, period = file.read_text().split()
+        return [] if quota == "max" else [max(1, math.ceil(int(quota) / int(period)))]
+    except (OSError, ValueError, ZeroDivisionError):
+        return []
 
 
 def cpu_model() -> str:

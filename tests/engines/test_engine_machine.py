@@ -99,3 +99,30 @@ def test_steering_variables_are_listed_in_order(monkeypatch: pytest.MonkeyPatch)
 def test_load_is_absent_where_the_platform_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "getloadavg", raising=False)
     assert machine.load_average() is None
+
+
+@pytest.mark.parametrize(
+    ("limits", "cores"),
+    [
+        ({}, None),
+        ({"a.slice": "max 100000", "a.slice/b.service": "max 100000"}, None),
+        ({"a.slice/b.service": "150000 100000"}, 2),
+        ({"a.slice": "100000 100000", "a.slice/b.service": "400000 100000"}, 1),
+        ({"a.slice/b.service": "5000 100000"}, 1),
+        ({"a.slice/b.service": "nonsense"}, None),
+    ],
+)
+def test_quota_of_a_service_is_found_down_the_tree(tmp_path, limits, cores):
+    (tmp_path / "a.slice" / "b.service").mkdir(parents=True)
+    for group, limit in limits.items():
+        (tmp_path / group / "cpu.max").write_text(limit + "\n")
+    membership = tmp_path / "cgroup"
+    membership.write_text("1:name=systemd:/x\n0::/a.slice/b.service\n")
+    assert machine._nested_quota(tmp_path, membership) == cores
+
+
+def test_quota_of_the_root_group_is_left_to_loky(tmp_path):
+    (tmp_path / "cpu.max").write_text("100000 100000\n")
+    (tmp_path / "cgroup").write_text("0::/\n")
+    assert machine._nested_quota(tmp_path, tmp_path / "cgroup") is None
+    assert machine._nested_quota(tmp_path, tmp_path / "missing") is None
