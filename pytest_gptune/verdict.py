@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from pytest_gptune.records.baseline import BaselineEntry
@@ -56,6 +56,10 @@ class Verdict:
     message: str = ""
     command: str = ""
     baseline: Mapping[str, Any] = field(default_factory=dict)
+
+    def saying(self, sentence: str) -> Verdict:
+        """The same with a further sentence in its message."""
+        return replace(self, message=f"{self.message} {sentence}".strip())
 
 
 @dataclass(frozen=True)

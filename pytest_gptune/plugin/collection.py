@@ -67,7 +67,11 @@ def accuracy_gate(plan: Plan, state: State) -> AccuracyGate:
             where=f"{plan.where}, {MARKER_WHERE}",
             mend="write epsilon=1e-3 in the marker, or give --gptune-epsilon; 0 asks for equality",
         )
-    return AccuracyGate(state.metric(settings.metric), settings.epsilon, settings.atol, settings.rtol)
+    try:
+        metric = state.metric(settings.metric)
+    except GptuneError as error:
+        raise error.located(settings.places["metric"]) from None
+    return AccuracyGate(metric, settings.epsilon, settings.atol, settings.rtol)
 
 
 def drop_foreign_baseline_routes(items: list[pytest.Item], state: State) -> None:
@@ -179,8 +183,8 @@ def check_marker_use(item: pytest.Item) -> None:
         SettingsError: it is on a unittest class, in ``pytest.param(marks=)``, or on a test without a gptune
             fixture.
     """
-    markers = list(item.iter_markers("gptune"))
-    if not markers:
+    # A module's marks reach its doctests too, which could not take a fixture as an argument.
+    if not isinstance(item, pytest.Function) or not any(item.iter_markers("gptune")):
         return
     cls = getattr(item, "cls", None)
     if cls is not None and issubclass(cls, unittest.TestCase):

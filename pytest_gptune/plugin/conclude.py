@@ -12,7 +12,7 @@ from typing import Any
 
 from pytest_gptune.accuracy import AccuracyGate, Case, Golden, load_golden
 from pytest_gptune.engines.base import Backend, Environment, RouteFailureError
-from pytest_gptune.errors import GptuneError
+from pytest_gptune.errors import GptuneError, StorageError
 from pytest_gptune.plugin.contest import CALIBRATION, Contest, make_contest
 from pytest_gptune.plugin.gating import Gating, compared_with, reference_of, unchanged_verdict
 from pytest_gptune.plugin.run import find_case
@@ -67,8 +67,15 @@ def conclude(spec: TuningSpec, records: Sequence[RouteRecord], state: State) -> 
 
 def _before_finals(report: TuningReport) -> Verdict | None:
     """The verdict where nothing has to be measured, None where finals may follow."""
+    spec = report.spec
     statuses = [record.status for record in report.routes]
     ran = [record for record in report.routes if record.status != "skipped"]
+    guarded = [key for key in spec.baseline_keys.values() if key is not None]
+    broken = [r for r in ran if r.key in guarded and r.status == "inaccurate"]
+    if "passed" not in statuses and not broken and not _complete(report):
+        # What some routes are like says nothing of the others.
+        message = f"none of the routes that ran passed, and only {_ran_of_planned(report)} ran."
+        return Verdict("incomparable", "partial_run", message=message)
     if ran and all(record.status in _NEVER_RAN for record in ran):
         failed_tests = sum(record.status == "test_failed" for record in ran)
         if failed_tests == len(ran):
@@ -80,11 +87,9 @@ def _before_finals(report: TuningReport) -> Verdict | None:
             "every_route_failed",
             message=f"no route gave an engine that runs. {first.id}: {first.status}: {first.error}",
         )
-    guarded = [key for key in report.spec.baseline_keys.values() if key is not None]
-    broken = [r for r in ran if r.key in guarded and r.status == "inaccurate"]
-    if "passed" not in statuses and "inaccurate" in statuses:
+    if "passed" not in statuses and "inaccurate" in statuses and _complete(report):
         return Verdict("fail", "no_route_passes", message=_needed(ran))
-    if broken:
+    if broken and not ("passed" in statuses and spec.update_baseline):
         return Verdict(
             "fail",
             "baseline_route_inaccurate",
@@ -98,6 +103,17 @@ def _before_finals(report: TuningReport) -> Verdict | None:
             "call gptune_golden.check(engine).",
         )
     return None
+
+
+def _complete(report: TuningReport) -> bool:
+    """Whether every route of the search ran; a single route that was asked for is never all."""
+    return report.spec.search != "route" and len(report.routes) >= report.spec.planned
+
+
+def _ran_of_planned(report: TuningReport) -> str:
+    if report.spec.search == "route":
+        return "the one route that was asked for"
+    return f"{len(report.routes)} of {report.spec.planned} routes"
 
 
 def _needed(records: Sequence[RouteRecord]) -> str:
@@ -162,20 +178,20 @@ class _Conclusion:
     def _missing(self, entry: BaselineEntry | None, entry_key: str | None) -> Verdict | None:
         """The verdict where a route that every comparison needs did not run."""
         spec = self._report.spec
-        if entry is not None and entry_key is None:
-            return Verdict(
-                "incomparable",
-                "route_unavailable",
-                message=f"the baseline's route '{entry.route}' is not in the knob space of "
-                f"{spec.backend} {self._environment.tuner_version} on this machine: tune again.",
-                command=_tune_command(spec),
-                baseline=compared_with(entry),
-            )
+        if spec.update_baseline:
+            # What was there is replaced, whatever has become of its route.
+            entry = entry_key = None
+        if entry is not None and entry_key is None and spec.search == "replay":
+            return self._unavailable(entry)
         untold = " The baseline was not updated." if spec.update_baseline else ""
         needed = {"default": spec.default_key} | ({"baseline's": entry_key} if entry_key is not None else {})
         absent = [name for name, key in needed.items() if self._report.record(key) is None]
         if absent:
             message = f"the {' and the '.join(absent)} route did not run, so nothing can be judged.{untold}"
+            return Verdict("incomparable", "partial_run", message=message)
+        baseline_record = None if entry_key is None else self._report.record(entry_key)
+        if baseline_record is not None and baseline_record.status == "test_failed":
+            message = "the baseline's route failed its own test, so nothing can be judged."
             return Verdict("incomparable", "partial_run", message=message)
         if not any(record.latency for record in self._report.routes if record.status == "passed"):
             return Verdict(
@@ -218,7 +234,10 @@ class _Conclusion:
         ):
             old = self._old_model(stack, entry)
         calibrate_in = None
-        if self._gate() in ("auto", "absolute") or spec.update_baseline:
+        absolute = self._gate() == "absolute" or (
+            self._gate() == "auto" and change is not None and (change.stack or (change.model and old is None))
+        )
+        if absolute or spec.update_baseline:
             calibrate_in = stack.enter_context(scratch_folder())
         assert spec.epsilon is not None  # a route has passed, so there was one
         gate = AccuracyGate(self._state.metric(spec.metric), spec.epsilon, spec.atol, spec.rtol)
@@ -303,9 +322,12 @@ class _Conclusion:
         if spec.update_baseline:
             return self._done(self._update(contest, baseline, winner), winner, close)
         if schema_error is not None:
-            return self._done(Verdict("incomparable", "schema", message=str(schema_error)), winner, close)
+            message = f"{schema_error.what}: {schema_error.mend}."
+            return self._done(Verdict("incomparable", "schema", message=message), winner, close)
         if entry is None:
             return self._done(self._no_entry(baseline, why), winner, close)
+        if entry_key is None:
+            return self._done(self._unavailable(entry), winner, close)
         change = self._change(entry, entry_key, winner)
         if self._gate() == "off":
             return self._done(
@@ -328,16 +350,30 @@ class _Conclusion:
         )
         verdict = gating.verdict(gate)
         self._take_finals(contest)  # the gate may have measured again
+        if winner in contest.result.failures:
+            # Built once more it failed, so it is no winner; each time there is one route less.
+            return self._judge(contest, baseline, entry, entry_key, why, schema_error)
         if spec.search == "replay" and (change.model or change.stack or change.device):
-            advice = f"{verdict.message}Tuning again is worth while. "
-            verdict = replace(verdict, message=advice, command=_tune_command(spec))
+            advised = verdict.saying("Tuning again is worth while.")
+            verdict = replace(advised, command=_tune_command(spec))
         return self._done(verdict, winner, close)
+
+    def _unavailable(self, entry: BaselineEntry) -> Verdict:
+        spec = self._report.spec
+        return Verdict(
+            "incomparable",
+            "route_unavailable",
+            message=f"the baseline's route '{entry.route}' is not in the knob space of "
+            f"{spec.backend} {self._environment.tuner_version} on this machine: tune again.",
+            command=_tune_command(spec),
+            baseline=compared_with(entry),
+        )
 
     def _no_entry(self, baseline: Baseline, why: str) -> Verdict:
         spec = self._report.spec
         command = _tune_command(spec)
         if why == "new":
-            return Verdict("new", "new", message="no baseline yet: make one and commit it. ", command=command)
+            return Verdict("new", "new", message="no baseline yet: make one and commit it.", command=command)
         entries = baseline.of_backend(spec.backend).entries
         have = "; ".join(
             sorted(
@@ -347,21 +383,20 @@ class _Conclusion:
                 }
             )
         )
-        message = f"the baseline has other {why}: {have}. "
+        message = f"the baseline has other {why}: {have}."
         return Verdict("incomparable", why, message=message, command=command)
 
     def _update(self, contest: Contest, baseline: Baseline, winner: str) -> Verdict:
         spec = self._report.spec
-        if len(self._report.routes) < spec.planned:
-            return Verdict(
-                "incomparable",
-                "partial_run",
-                message=f"only {len(self._report.routes)} of {spec.planned} routes ran: "
-                "the baseline was not updated.",
-            )
+        if not _complete(self._report):
+            message = f"only {_ran_of_planned(self._report)} ran: the baseline was not updated."
+            return Verdict("incomparable", "partial_run", message=message)
         entry = self._new_entry(contest, winner)
         path = Path(spec.baseline_path)
-        save_baseline(path, baseline.with_entry(entry))
+        try:
+            save_baseline(path, baseline.with_entry(entry))
+        except StorageError as error:
+            return Verdict("fail", "not_written", message=f"the baseline was not written: {error}")
         return Verdict(
             "new",
             "written",
@@ -431,7 +466,7 @@ def _relative(path: Path, root: Path) -> str:
 
 
 def _finals_latency(result: FinalsResult, key: str) -> Latency:
-    summary = summarise([sample for build in result.samples[key] for sample in build])
+    summary = summarise([sample for build in result.blocks[key] for block in build for sample in block])
     return Latency(
         value=result.latency(key),
         min=summary.min,

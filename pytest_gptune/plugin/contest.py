@@ -117,5 +117,5 @@ def make_contest(
         requests[REFERENCE] = replace(base, model=str(path), model_sha256=sha256, route=route_pairs(guarded))
     if calibrate_in is not None:
         requests[CALIBRATION] = replace(calibration_request(calibrate_in), options=spec.options)
-    plan = FinalsPlan(builds=spec.final_builds, most_builds=3 * spec.final_builds)
+    plan = FinalsPlan(builds=spec.final_builds, most_builds=5 * spec.final_builds)
     return Contest(backend, gate, golden, case, plan, requests, frozenset(unchecked))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -56,8 +57,15 @@ class Controller:
         session.testscollected += len(self._tunings)
         if (manager := self._config.pluginmanager.getplugin("terminalreporter")) and self._tunings:
             manager._numcollected = max(manager._numcollected, session.testscollected)
+        ended_by = sys.exc_info()[1]
+        interrupted = type(ended_by) is KeyboardInterrupt or isinstance(ended_by, pytest.exit.Exception)
+        in_finals: KeyboardInterrupt | None = None
         for tuning in self._tunings.values():
-            report = self._conclude(tuning)
+            try:
+                report = _interrupted(tuning) if interrupted else self._conclude(tuning)
+            except KeyboardInterrupt as error:
+                in_finals, interrupted = error, True
+                report = _interrupted(tuning)
             self._reports.append(report)
             self._emit(report)
         for path in report_paths(self._config):
@@ -65,6 +73,8 @@ class Controller:
                 write_json_report(path, self._reports)
             except GptuneError as error:
                 raise pytest.UsageError(str(error)) from None
+        if in_finals is not None:
+            raise in_finals
 
     def summarise(self, reporter: TerminalReporter) -> None:
         """Show every tuning in the terminal summary."""
@@ -121,7 +131,8 @@ class Controller:
                     outcome=phase_outcome,
                     longrepr=phase_longrepr,
                     when=when,
-                    user_properties=_properties(report) if when == "call" else [],
+                    # JUnit takes them from the last phase, everything else from the call.
+                    user_properties=[] if when == "setup" else _properties(report),
                 )
             )
         hook.pytest_runtest_logfinish(nodeid=spec.gate_id, location=location)
@@ -131,14 +142,17 @@ class Controller:
     def _outcome(self, report: TuningReport) -> tuple[Literal["passed", "failed", "skipped"], Any]:
         verdict, spec = report.verdict, report.spec
         text = verdict_text(report)
-        written = verdict.reason == "written"
+        # Asked for on purpose: there is nothing that a required baseline could add.
+        asked_for = verdict.reason in ("written", "off")
         if verdict.outcome == "pass":
             return "passed", None
         if verdict.outcome == "fail":
             return "failed", text
         if verdict.outcome == "ambiguous":
-            return ("failed", text) if spec.ambiguous_fails else ("passed", None)
-        if spec.require_baseline and not written:
+            if spec.ambiguous_fails:
+                return "failed", f"{text}\nini gptune_ambiguous = fail makes this a failure."
+            return "passed", None
+        if spec.require_baseline and not asked_for:
             return "failed", f"{text}\nini gptune_require_baseline makes this a failure."
         return "skipped", (spec.file, 0, f"Skipped: {text}")
 
@@ -149,6 +163,16 @@ class Controller:
         self._config.hook.pytest_warning_recorded.call_historic(
             kwargs={"warning_message": message, "nodeid": nodeid, "when": "runtest", "location": None}
         )
+
+
+def _interrupted(tuning: _Tuning) -> TuningReport:
+    """Whoever interrupts a run does not want to wait for finals."""
+    message = "the run was interrupted, so nothing was judged."
+    return TuningReport(
+        tuning.spec,
+        tuple(tuning.records.values()),
+        Verdict("incomparable", "partial_run", message=message),
+    )
 
 
 def _properties(report: TuningReport) -> list[tuple[str, object]]:

@@ -100,7 +100,7 @@ class Gating:
                 limit=limit,
                 message=f"the baseline is of {self.entry.device_class}; "
                 "latencies of two device classes do not compare. "
-                "Add this one with --gptune-update-baseline. ",
+                "Add this one with --gptune-update-baseline.",
             )
 
         def ratio(skip: int) -> Ratio:
@@ -109,7 +109,7 @@ class Gating:
             return absolute_ratio(result.latencies(self.winner)[skip:], self.entry, calibration)
 
         verdict = self._judged("absolute", limit, ratio, (self.winner, CALIBRATION), tail_against=None)
-        return replace(verdict, message=f"{verdict.message}{self._calibration_note()}")
+        return verdict.saying(self._calibration_note())
 
     def _relative(self) -> Verdict:
         limit = 1 + self.spec.max_regression
@@ -136,7 +136,7 @@ class Gating:
                 limit=limit,
                 message="the default was not measured.",
             )
-        return self._judged(
+        verdict = self._judged(
             "relative",
             limit,
             lambda skip: relative_ratio(
@@ -145,6 +145,11 @@ class Gating:
             (self.winner, default),
             tail_against=None,
         )
+        now = self._ratio(self.winner, default).value
+        shares = (
+            f"{now:.3f} of the default's time, {self.entry.latency_s / then.latency_s:.3f} in the baseline"
+        )
+        return verdict.saying(f"the winner takes {shares}.")
 
     def _ratio(self, first: str, second: str, skip: int = 0, **options: Any) -> Ratio:
         return self.contest.result.ratio(
@@ -176,21 +181,24 @@ class Gating:
                     gate,
                     ratio,
                     limit,
-                    message=f"its {tail} is slower although its {result.statistic} is not. " if tail else "",
+                    message=f"its {tail} is slower although its {result.statistic} is not." if tail else "",
                 )
             builds = result.builds(self.winner)
-            if builds >= plan.most_builds or not all(
-                self.contest.standing(k) for k in keys if k != CALIBRATION
-            ):
+            if builds >= plan.most_builds:
                 return Verdict(
                     "ambiguous",
                     "noise",
                     gate,
                     ratio,
                     limit,
-                    message=f"after {builds} builds the interval still covers the limit. ",
+                    message=f"after {builds} builds the interval still covers the limit: "
+                    "measure on a quieter machine, or raise ini gptune_final_builds.",
                 )
             self.contest.run(keys)
+            if failed := [k for k in keys if k != CALIBRATION and not self.contest.standing(k)]:
+                error = self.contest.result.failures.get(failed[0])
+                message = f"an engine failed when it was built again: {error}"
+                return Verdict("incomparable", "environment", gate, limit=limit, message=message)
             fresh = ratio_of(builds)
 
     def _tail(self, reference: str) -> str:
@@ -203,11 +211,9 @@ class Gating:
 
     def _calibration_note(self) -> str:
         if not self.contest.standing(CALIBRATION) or not self.entry.calibration_s:
-            return "no calibration in the baseline: nothing was scaled. "
+            return "no calibration in the baseline: nothing was scaled."
         drift = self.contest.result.latency(CALIBRATION) / self.entry.calibration_s
-        return (
-            f"the calibration engine takes {drift:.3f} of its time in the baseline; ratios are scaled by it. "
-        )
+        return f"the calibration engine takes {drift:.3f} of its time in the baseline; that is scaled away."
 
 
 def unchanged_verdict(latency_s: float, entry: BaselineEntry, *, foreign: bool) -> Verdict:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +12,12 @@ from pytest_gptune.accuracy import (
     Golden,
     InputsError,
     Provenance,
+    load_golden,
     normalise_inputs,
     reference_outputs_from,
+    save_golden,
 )
+from pytest_gptune.accuracy.goldens import golden_to_bytes
 from pytest_gptune.engines.base import BackendMissingError, BuildRequest, ModelInfo
 from pytest_gptune.errors import GptuneError, SettingsError
 from pytest_gptune.plugin.plan import Plan, find_file
@@ -54,6 +58,23 @@ def make_golden(plan: Plan, state: State) -> Golden:
             allows_nonfinite=plan.allow_nonfinite,
         ),
     )
+
+
+def replace_golden(path: Path, golden: Golden) -> None:
+    """Write ``golden`` unless the one that is there differs in its date alone.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    try:
+        old = load_golden(path)
+    except GptuneError:
+        old = None
+    if old is not None:
+        provenance = replace(golden.provenance, date=old.provenance.date)
+        if golden_to_bytes(replace(golden, provenance=provenance)) == golden_to_bytes(old):
+            return
+    save_golden(path, golden)
 
 
 def shape_cases(shapes: Any, where: str) -> tuple[tuple[str, ...], list[Mapping[str, Sequence[int]]]]:

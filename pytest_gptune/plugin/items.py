@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gptune.accuracy import AccuracyResult, Golden, save_golden
+from pytest_gptune.accuracy import AccuracyResult, Golden, GoldenError
+from pytest_gptune.accuracy.goldens import REMAKE
 from pytest_gptune.engines.base import BackendMissingError, BuildRequest, Engine, RouteFailureError
 from pytest_gptune.errors import GptuneError, SettingsError
 from pytest_gptune.plugin.benchmark import record_row
@@ -26,12 +27,12 @@ from pytest_gptune.plugin.collection import (
     planned_route,
     tuning_id,
 )
-from pytest_gptune.plugin.golden_making import make_golden, shape_cases
+from pytest_gptune.plugin.golden_making import make_golden, replace_golden, shape_cases
 from pytest_gptune.plugin.plan import Plan, PlannedRoute, Unavailable, find_space, planned, route_key
 from pytest_gptune.plugin.run import RouteRun, RouteStopped, find_case, route_pairs
 from pytest_gptune.plugin.settings import MARKER_WHERE
 from pytest_gptune.plugin.state import State, state_of
-from pytest_gptune.records.baseline import BaselineSchemaError, load_baseline
+from pytest_gptune.records.baseline import BaselineError, BaselineSchemaError, load_baseline
 from pytest_gptune.records.route_record import RouteRecord, TuningSpec
 from pytest_gptune.routes import KnobSpace, Route, RouteError
 from pytest_gptune.storage import locked
@@ -93,6 +94,8 @@ class ItemRun:
             baseline = load_baseline(self.baseline_path)
         except BaselineSchemaError:
             return {}  # the verdict says so
+        except BaselineError as error:
+            raise error.located(self.tuning) from None
         keys: dict[str, str | None] = {}
         for entry in baseline.of_backend(self.plan.settings.backend).entries if baseline else ():
             try:
@@ -125,25 +128,27 @@ class ItemRun:
         """The golden of the test, made first where that is asked for."""
         if self.plan.settings.update_goldens:
             self._update_golden()
+        where = f"{self.tuning}: {self._shown(self.golden_path)}"
+        command = f"python -m pytest '{self._command_id()}' --gptune-update-goldens"
         if not self.golden_path.exists():
-            raise GptuneError(
-                "the golden is missing",
-                where=f"{self.tuning}: {self._shown(self.golden_path)}",
-                mend=f"python -m pytest '{self._command_id()}' --gptune-update-goldens, then commit it",
+            raise GoldenError("the golden is missing", where=where, mend=f"{command}, then commit it")
+        try:
+            golden = self.state.golden(self.golden_path)
+            golden.check_signature(
+                {item.name: item for item in self.plan.model.inputs},
+                {item.name: item for item in self.plan.model.outputs},
             )
-        golden = self.state.golden(self.golden_path)
-        golden.check_signature(
-            {item.name: item for item in self.plan.model.inputs},
-            {item.name: item for item in self.plan.model.outputs},
-            f"{self.tuning}: {self._shown(self.golden_path)}",
-        )
+        except GoldenError as error:
+            # What reads goldens knows neither the test nor the command that makes its golden.
+            mend = error.mend.replace(REMAKE, f"run {command}")
+            raise GoldenError(error.what, where=where, mend=mend) from None
         return golden
 
     def _command_id(self) -> str:
         """The test as it is named on a command line in the current folder."""
-        file, _, rest = self.tuning.partition("::")
-        config = self.item.config
-        return f"{os.path.relpath(config.rootpath / file, config.invocation_params.dir)}::{rest}"
+        # The path of the item: the node id of a file outside the root folder has none.
+        file = os.path.relpath(self.item.path, self.item.config.invocation_params.dir)
+        return f"{file}::{self.tuning.partition('::')[2]}"
 
     def _shown(self, path: Path) -> str:
         root = self.item.config.rootpath
@@ -156,7 +161,7 @@ class ItemRun:
         marker = self._update_marker()
         with locked(self.golden_path.with_suffix(".update")):
             if marker is None or not marker.exists():
-                save_golden(self.golden_path, make_golden(self.plan, self.state))
+                replace_golden(self.golden_path, make_golden(self.plan, self.state))
                 if marker is not None:
                     marker.touch()
         self.state.updated_goldens.add(self.golden_path)
@@ -221,7 +226,7 @@ class ItemRun:
         if self.guarded:
             raise pytest.fail.Exception(f"{text}\nThis is the baseline's route.", pytrace=False) from None
         # Raised rather than called: with --runxfail pytest.xfail() returns, and the route would go on.
-        raise pytest.xfail.Exception(text) from None
+        raise pytest.xfail.Exception(text, pytrace=False) from None
 
     def spec(self) -> TuningSpec:
         """The tuning this item belongs to, as plain data."""

@@ -99,7 +99,7 @@ INI_ONLY: tuple[tuple[str, IniType, str], ...] = (
     ("gptune_ambiguous", "string", "warn (default) or fail: what an ambiguous verdict does"),
     ("gptune_max_routes", "int", "the most routes of one search, default 10000"),
     ("gptune_mixed_max_routes", "int", "the most routes of the second phase of mixed, default 256"),
-    ("gptune_final_builds", "int", "builds of each finalist, default 4"),
+    ("gptune_final_builds", "int", "builds of each finalist, default 5"),
 )
 
 INI_KEYS: tuple[str, ...] = (
@@ -114,9 +114,8 @@ def add_options(parser: pytest.Parser) -> None:
     """Declare all options and ini keys."""
     group = parser.getgroup("gptune", "accuracy-gated tuning of inference engines (pytest-gptune)")
     for option in OPTIONS:
-        arguments: dict[str, Any] = {"dest": option.dest, "default": None, "help": option.help}
-        if option.later:
-            arguments["help"] += " (not in this version)"
+        text = option.help + (" (not in this version)" if option.later else "")
+        arguments: dict[str, Any] = {"dest": option.dest, "default": None, "help": text}
         if option.kind == "flag":
             arguments["action"] = "store_true"
         else:
@@ -129,7 +128,7 @@ def add_options(parser: pytest.Parser) -> None:
         group.addoption(option.flag, **arguments)
         if option.ini:
             kind: IniType = "bool" if option.kind == "flag" else _INI_TYPES[option.kind]
-            parser.addini(option.dest, f"{option.flag}: {option.help}", type=kind, default=None)
+            parser.addini(option.dest, f"{option.flag}: {text}", type=kind, default=None)
     group.addoption(
         "--gptune-knobs",
         dest="gptune_knobs",

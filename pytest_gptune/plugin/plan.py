@@ -140,7 +140,10 @@ def find_space(item: pytest.Item, state: State) -> KnobSpace:
 
 
 def _backend(settings: Settings, options: dict[str, Any], state: State, where: str) -> Backend:
-    backend = state.backend(settings.backend)
+    try:
+        backend = state.backend(settings.backend)
+    except SettingsError as error:
+        raise error.located(settings.places["backend"]) from None
     try:
         backend.check_options(options)
     except SettingsError as error:
@@ -177,7 +180,7 @@ def _routes(
         try:
             routes = create(settings.search, expression, max_routes=settings.max_routes).initial()
         except RouteError as error:
-            raise error.located(settings.search_where) from None
+            raise error.located(settings.places["search"]) from None
     seen: set[str] = set()
     for route in routes:
         key = route_key(route, space)

@@ -45,6 +45,7 @@ class Settings:
         max_regression: share that the winner may be slower, 0.03 for 3 percent.
         route: the only route to run, from ``--gptune-route``; None for all.
         searching: whether the search was asked for on the command line.
+        places: where search, backend and metric were set, for messages.
     """
 
     model: str | Path | None
@@ -60,7 +61,6 @@ class Settings:
     shapes: Any
     backend: str
     search: str
-    search_where: str
     searching: bool
     max_regression: float
     options: Mapping[str, Any]
@@ -74,6 +74,7 @@ class Settings:
     ambiguous_fails: bool
     max_routes: int
     final_builds: int
+    places: Mapping[str, str]
 
 
 def merge_markers(markers: Iterable[pytest.Mark], where: str) -> MarkerArguments:
@@ -115,11 +116,15 @@ def check_command_line(config: pytest.Config) -> None:
         except (TypeError, ValueError, pytest.UsageError) as error:
             raise SettingsError(f"ini {key} cannot be used: {error}", mend="correct its value") from None
     for option in OPTIONS:
-        if option.later and config.getoption(option.dest) not in (None, False):
-            raise SettingsError(
-                f"{option.flag} is not part of this version of pytest-gptune",
-                mend="leave it out; the changelog says what each version has",
-            )
+        given = {option.flag: config.getoption(option.dest)}
+        if option.ini:
+            given[f"ini {option.dest}"] = config.getini(option.dest)
+        for name, value in given.items():
+            if option.later and value not in (None, "", False):
+                raise SettingsError(
+                    f"{name} is not part of this version of pytest-gptune",
+                    mend="leave it out; the changelog says what each version has",
+                )
     if config.getoption("gptune_dry_run") and config.getoption("gptune_search") in ("mixed", "coordinate"):
         raise SettingsError(
             f"--gptune-dry-run cannot print the routes of {config.getoption('gptune_search')}",
@@ -188,7 +193,6 @@ def resolve(config: pytest.Config, arguments: MarkerArguments, where: str) -> Se
         shapes=arguments.shapes,
         backend=backend,
         search=search,
-        search_where=source.place("search"),
         searching=config.getoption("gptune_search") is not None,
         max_regression=max_regression / 100,
         options=options,
@@ -201,7 +205,8 @@ def resolve(config: pytest.Config, arguments: MarkerArguments, where: str) -> Se
         require_backend=bool(config.getini("gptune_require_backend")),
         ambiguous_fails=config.getini("gptune_ambiguous") == "fail",
         max_routes=source.count("gptune_max_routes", 10_000),
-        final_builds=source.count("gptune_final_builds", 4),
+        final_builds=source.count("gptune_final_builds", 5),
+        places={name: source.place(name) for name in ("search", "backend", "metric")},
     )
 
 

@@ -17,6 +17,9 @@ Statistic = Literal["p25", "median"]
 
 MAX_KEPT_SAMPLES = 1000
 
+# With fewer pairs the signed rank test has no 99 percent interval.
+_FEWEST_FOR_RANKS = 8
+
 
 @dataclass(frozen=True)
 class Summary:
@@ -117,8 +120,12 @@ def paired_ratio(
 ) -> Ratio:
     """The ratio of two engines' latencies from builds measured in pairs.
 
-    The logarithms of the ratios of the pairs are averaged, and Student's interval is taken over the pairs,
-    so that it contains the variance between builds and excludes what moved both engines of a pair.
+    The estimate is that of Hodges and Lehmann (1963) on the logarithms of the ratios of the pairs: the median
+    of all means of two. Bursts of load spoil single pairs by tens of percent, which a mean would take up and
+    this estimate does not, while on undisturbed pairs it is nearly as sharp as the mean. From eight pairs on
+    the interval is that of Wilcoxon's signed rank test, which assumes symmetry and no distribution; below it
+    is Student's. Either is taken over pairs of builds, so that it contains the variance between builds and
+    excludes what moved both engines of a pair.
 
     Args:
         first: latency of each build of the first engine.
@@ -129,17 +136,43 @@ def paired_ratio(
     logs = [math.log(a / b) for a, b in zip(first, second, strict=True)]
     if not logs:
         raise ValueError("no pairs of builds")
-    centre = statistics.fmean(logs)
-    if len(logs) > 1:
-        half = _half_width(statistics.stdev(logs), len(logs), len(logs) - 1, confidence)
-    elif known_spread:
+    if len(logs) == 1:
+        if not known_spread:
+            return Ratio(math.exp(logs[0]), 0.0, math.inf, 1)
         # Two builds differ by the square root of two times the spread of one; the spread is taken as known.
         half = statistics.NormalDist().inv_cdf((1 + confidence) / 2) * known_spread * math.sqrt(2)
+        return Ratio(math.exp(logs[0]), math.exp(logs[0] - half), math.exp(logs[0] + half), 1)
+    means = sorted((a + b) / 2 for i, a in enumerate(logs) for b in logs[i:])
+    centre = quantile(means, 0.5)
+    if len(logs) < _FEWEST_FOR_RANKS:
+        half = _half_width(statistics.stdev(logs), len(logs), len(logs) - 1, confidence)
+        low, high = centre - half, centre + half
     else:
-        return Ratio(math.exp(centre), 0.0, math.inf, 1)
+        outside = _signed_rank_outside(len(logs), confidence)
+        low, high = means[outside], means[-1 - outside]
     # math.exp raises above 709; builds that far apart bound nothing.
-    high = math.exp(centre + half) if centre + half < 700 else math.inf
-    return Ratio(math.exp(centre), math.exp(centre - half), high, len(logs))
+    return Ratio(math.exp(centre), math.exp(low), math.exp(high) if high < 700 else math.inf, len(logs))
+
+
+def _signed_rank_outside(count: int, confidence: float) -> int:
+    """How many means of two lie outside of the interval, at each end, for ``count`` pairs.
+
+    By the exact distribution of Wilcoxon's signed rank statistic: the number of subsets of the ranks
+    1..count that have each sum.
+    """
+    ways = [1]
+    for rank in range(1, count + 1):
+        longer = ways + [0] * rank
+        for total, number in enumerate(ways):
+            longer[total + rank] += number
+        ways = longer
+    allowed = (1 - confidence) / 2 * 2**count
+    below = 0
+    for outside, number in enumerate(ways):
+        below += number
+        if below > allowed:
+            return outside
+    raise AssertionError("the distribution ends at one")
 
 
 def _half_width(deviation: float, count: int, freedom: int, confidence: float) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -104,7 +105,7 @@ def test_every_contestant_has_builds_times_rounds_blocks(stage: Stage) -> None:
         assert counts[key, "build"] == counts[key, "warm"] == 3
         assert counts[key, "head"] == counts[key, "block"] == 12
         assert result.builds(key) == 3
-        assert [len(build) for build in result.samples[key]] == [4] * 3
+        assert [len(build) for build in result.blocks[key]] == [4] * 3
     assert stage.all_closed()
     assert not result.failures
 
@@ -147,7 +148,7 @@ def test_one_build_ends_before_the_next_begins(stage: Stage) -> None:
 
 def test_the_head_of_a_block_is_discarded(stage: Stage) -> None:
     result = run_finals([stage.contestant("a", numbered(1))], PLAN, rng(), builds=2)
-    assert result.samples["a"] == [[1 * MS] * 12, [2 * MS] * 12]
+    assert result.blocks["a"] == [[[1 * MS] * 3] * 4, [[2 * MS] * 3] * 4]
     steps = [what for _key, _number, what in stage.log if what in ("head", "block")]
     assert steps == ["head", "block"] * 8
 
@@ -173,11 +174,11 @@ def test_a_contestant_that_cannot_be_built_again_drops_out(
     result = run_finals(contestants, PLAN, rng(), builds=3)
     assert result.failures == {"b": error}
     assert result.builds("b") == 0
-    assert set(result.samples) == {"a", "c"}
+    assert set(result.blocks) == {"a", "c"}
     assert result.builds("a") == result.builds("c") == 3
     # It is left alone from then on, while the others are measured to the end.
     assert sum(key == "b" and what == "build" for key, _number, what in stage.log) == fails_at + 1
-    assert all(len(build) == 12 for build in result.samples["a"])
+    assert all(sum(map(len, build)) == 12 for build in result.blocks["a"])
     assert stage.all_closed()
 
 
@@ -193,7 +194,7 @@ def test_a_contestant_that_fails_while_it_is_measured_drops_out(stage: Stage, ca
     assert set(result.failures) == {"b"}
     assert result.builds("a") == result.builds("c") == 3
     assert result.builds("b") == 0
-    assert all(len(build) == PLAN.rounds for key in "ac" for build in result.samples[key])
+    assert all(len(build) == PLAN.rounds for key in "ac" for build in result.blocks[key])
     assert stage.all_closed()
 
 
@@ -201,7 +202,7 @@ def test_when_all_fail_nothing_is_left(stage: Stage) -> None:
     contestants = [stage.contestant("a", fails_at=0), stage.contestant("b", fails_at=0)]
     result = run_finals(contestants, PLAN, rng(), builds=5)
     assert set(result.failures) == {"a", "b"}
-    assert result.samples == {}
+    assert result.blocks == {}
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("a bug"), SystemExit(1)])
@@ -220,7 +221,7 @@ def test_engines_are_closed_whatever_happens(stage: Stage, error: BaseException,
 
 def test_no_contestants_take_no_time() -> None:
     result = run_finals([], PLAN, rng(), builds=3)
-    assert result.samples == {}
+    assert result.blocks == {}
 
 
 def test_an_extension_adds_builds_to_those_that_are_there(stage: Stage) -> None:
@@ -273,7 +274,7 @@ def test_each_clock_has_its_statistic(stage: Stage, kind: LatencyKind, statistic
 
 
 def test_figures_of_a_result() -> None:
-    result = FinalsResult(samples={"a": [[1.0], [2.0], [3.0]], "b": [[2.0], [2.0], [2.0]], "one": [[5.0]]})
+    result = FinalsResult(blocks={"a": [[[1.0]], [[2.0]], [[3.0]]], "b": [[[2.0]]] * 3, "one": [[[5.0]]]})
     assert result.latency("a") == 2.0
     assert result.spread("a") == pytest.approx(0.5)
     assert result.spread("b") == 0.0
@@ -286,3 +287,21 @@ def test_figures_of_a_result() -> None:
     assert result.ratio("one", "one", known_spread=0.01).high < 1.1
     assert result.builds("absent") == 0
     assert result.latencies("absent") == []
+
+
+def test_on_the_hosts_clock_a_build_stands_by_its_quietest_block() -> None:
+    quiet, disturbed = [1.0, 1.0, 1.1, 1.2], [1.4, 1.5, 1.6, 9.0]
+    result = FinalsResult(blocks={"a": [[disturbed, quiet, disturbed], [disturbed, disturbed]]})
+    assert result.latencies("a") == [pytest.approx(1.0), pytest.approx(1.475)]
+    everything = sorted(disturbed + quiet + disturbed)
+    assert result.latencies("a", "p25")[0] == pytest.approx(
+        statistics.quantiles(everything, n=4, method="inclusive")[0]
+    )
+    assert result.latencies("a", "p95")[0] > 5, "the tail is that of all blocks"
+
+
+def test_on_a_devices_clock_it_is_the_median_of_all_blocks() -> None:
+    result = FinalsResult(
+        statistic="median", latency_kind="device_queued", blocks={"a": [[[1.0, 1.0], [3.0, 3.0, 3.0]]]}
+    )
+    assert result.latencies("a") == [3.0]

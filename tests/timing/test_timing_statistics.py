@@ -410,3 +410,32 @@ def test_samples_within_a_build_are_no_replicates() -> None:
         hits["builds"] += low <= 1.0 <= high
     assert hits["samples"] < 40
     assert hits["builds"] > 180
+
+
+# Two-sided critical values of Wilcoxon's signed rank statistic, from the usual tables.
+@pytest.mark.parametrize(
+    ("count", "confidence", "critical"),
+    [
+        (8, 0.95, 3),
+        (10, 0.95, 8),
+        (15, 0.95, 25),
+        (20, 0.95, 52),
+        (8, 0.99, 0),
+        (10, 0.99, 3),
+        (20, 0.99, 37),
+    ],
+)
+def test_signed_rank_interval_against_the_table(count: int, confidence: float, critical: int) -> None:
+    logs = [0.001 * (number + 1) ** 1.5 for number in range(count)]
+    means = sorted((a + b) / 2 for i, a in enumerate(logs) for b in logs[i:])
+    ratio = paired_ratio([math.exp(log) for log in logs], [1.0] * count, confidence=confidence)
+    assert math.log(ratio.low) == pytest.approx(means[critical + 1])
+    assert math.log(ratio.high) == pytest.approx(means[-2 - critical])
+
+
+def test_a_burst_of_load_on_one_pair_does_not_move_the_estimate() -> None:
+    first = [1.02 + 0.001 * (number % 3) for number in range(12)]
+    calm = paired_ratio(first, [1.0] * 12)
+    spoilt = paired_ratio([1.9, *first[1:]], [1.0] * 12)
+    assert spoilt.value == pytest.approx(calm.value, abs=1e-3)
+    assert spoilt.high < 1.03
