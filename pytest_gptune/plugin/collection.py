@@ -180,8 +180,8 @@ def check_marker_use(item: pytest.Item) -> None:
     """Refuse a gptune marker where it has no effect.
 
     Raises:
-        SettingsError: it is on a unittest class, in ``pytest.param(marks=)``, or on a test without a gptune
-            fixture.
+        SettingsError: it is on a unittest class, in ``pytest.param(marks=)``, or on a test function that
+            takes no gptune fixture.
     """
     # A module's marks reach its doctests too, which could not take a fixture as an argument.
     if not isinstance(item, pytest.Function) or not any(item.iter_markers("gptune")):
@@ -193,8 +193,10 @@ def check_marker_use(item: pytest.Item) -> None:
             where=f"{item.nodeid}, {MARKER_WHERE}",
             mend="write the test as a function, or as a class that does not derive from unittest.TestCase",
         )
+    # A mark on a module or class is for those of its tests that take a fixture of ours.
+    own = any(mark.name == "gptune" for mark in item.own_markers)
     fixtures = getattr(item, "fixturenames", ())
-    if not any(name.startswith("gptune") for name in fixtures):
+    if own and not any(name.startswith("gptune") for name in fixtures):
         raise SettingsError(
             "the test has the gptune marker and no gptune fixture, so nothing would be tuned",
             where=f"{item.nodeid}, {MARKER_WHERE}",

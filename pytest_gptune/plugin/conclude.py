@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -13,7 +12,9 @@ from typing import Any
 from pytest_gptune.accuracy import AccuracyGate, Case, Golden, load_golden
 from pytest_gptune.engines.base import Backend, Environment, RouteFailureError
 from pytest_gptune.errors import GptuneError, StorageError
-from pytest_gptune.plugin.contest import CALIBRATION, Contest, make_contest
+from pytest_gptune.plugin.baseline_entry import finite_interval, new_entry, relative_to
+from pytest_gptune.plugin.before_finals import is_complete, ran_of_planned, verdict_before_finals
+from pytest_gptune.plugin.contest import Contest, make_contest
 from pytest_gptune.plugin.gating import Gating, compared_with, reference_of, unchanged_verdict
 from pytest_gptune.plugin.run import find_case
 from pytest_gptune.plugin.state import State
@@ -21,22 +22,18 @@ from pytest_gptune.records.baseline import (
     Baseline,
     BaselineEntry,
     BaselineSchemaError,
-    DefaultRecord,
     load_baseline,
     save_baseline,
     select_entry,
 )
 from pytest_gptune.records.fingerprint import DEVICE, SOFTWARE, Fingerprint
-from pytest_gptune.records.history import old_model, repository_root, required_root
+from pytest_gptune.records.history import old_model, required_root
 from pytest_gptune.records.route_record import Latency, RouteRecord, TuningSpec
 from pytest_gptune.reports.tuning_report import TuningReport
 from pytest_gptune.storage import scratch_folder
 from pytest_gptune.timing.finals import FinalsResult
 from pytest_gptune.timing.statistics import summarise
 from pytest_gptune.verdict import Change, Verdict, choose_gate, choose_winner
-
-# Statuses of routes that did not get as far as numbers.
-_NEVER_RAN = frozenset({"rejected", "crashed", "timeout", "out_of_memory", "test_failed"})
 
 
 def conclude(spec: TuningSpec, records: Sequence[RouteRecord], state: State) -> TuningReport:
@@ -59,71 +56,10 @@ def conclude(spec: TuningSpec, records: Sequence[RouteRecord], state: State) -> 
         case = find_case(golden, next((r.timed_case for r in records if r.timed_case is not None), None))
         shapes = {name: tuple(array.shape) for name, array in case.inputs.items()}
         report = replace(report, shapes=shapes, cases=tuple(c.name for c in golden.cases))
-    verdict = _before_finals(report)
+    verdict = verdict_before_finals(report)
     if verdict is not None or golden is None:
         return replace(report, verdict=verdict or report.verdict)
     return _Conclusion(report, state, backend, environment, golden, case).report()
-
-
-def _before_finals(report: TuningReport) -> Verdict | None:
-    """The verdict where nothing has to be measured, None where finals may follow."""
-    spec = report.spec
-    statuses = [record.status for record in report.routes]
-    ran = [record for record in report.routes if record.status != "skipped"]
-    guarded = [key for key in spec.baseline_keys.values() if key is not None]
-    broken = [r for r in ran if r.key in guarded and r.status == "inaccurate"]
-    if "passed" not in statuses and not broken and not _complete(report):
-        # What some routes are like says nothing of the others.
-        message = f"none of the routes that ran passed, and only {_ran_of_planned(report)} ran."
-        return Verdict("incomparable", "partial_run", message=message)
-    if ran and all(record.status in _NEVER_RAN for record in ran):
-        failed_tests = sum(record.status == "test_failed" for record in ran)
-        if failed_tests == len(ran):
-            # The user's own assertions failed, and their reports say so: there is nothing to add.
-            return Verdict("incomparable", "partial_run", message="the test itself failed on every route.")
-        first = next(record for record in ran if record.status != "test_failed")
-        return Verdict(
-            "fail",
-            "every_route_failed",
-            message=f"no route gave an engine that runs. {first.id}: {first.status}: {first.error}",
-        )
-    if "passed" not in statuses and "inaccurate" in statuses and _complete(report):
-        return Verdict("fail", "no_route_passes", message=_needed(ran))
-    if broken and not ("passed" in statuses and spec.update_baseline):
-        return Verdict(
-            "fail",
-            "baseline_route_inaccurate",
-            message=f"the baseline's route is not accurate any more. {broken[0].error}",
-        )
-    if "passed" not in statuses:
-        return Verdict(
-            "incomparable",
-            "partial_run",
-            message="no route was checked against a golden, so none can win: "
-            "call gptune_golden.check(engine).",
-        )
-    return None
-
-
-def _complete(report: TuningReport) -> bool:
-    """Whether every route of the search ran; a single route that was asked for is never all."""
-    return report.spec.search != "route" and len(report.routes) >= report.spec.planned
-
-
-def _ran_of_planned(report: TuningReport) -> str:
-    if report.spec.search == "route":
-        return "the one route that was asked for"
-    return f"{len(report.routes)} of {report.spec.planned} routes"
-
-
-def _needed(records: Sequence[RouteRecord]) -> str:
-    needed = [r.needed_epsilon for r in records if r.needed_epsilon is not None]
-    finite = [value for value in needed if math.isfinite(value)]
-    if finite:
-        return f"the smallest epsilon at which one would pass: {min(finite):.4g}."
-    if needed:
-        return "no epsilon would do: outputs are missing, of another shape, or not finite."
-    return "no route is within the epsilon of every output."
 
 
 @dataclass
@@ -289,7 +225,7 @@ class _Conclusion:
                     replace(
                         record,
                         latency=_finals_latency(result, record.key),
-                        builds=record.builds + result.builds(record.key),
+                        builds=1 + result.builds(record.key),
                         speedup=speedup,
                     )
                 )
@@ -388,10 +324,12 @@ class _Conclusion:
 
     def _update(self, contest: Contest, baseline: Baseline, winner: str) -> Verdict:
         spec = self._report.spec
-        if not _complete(self._report):
-            message = f"only {_ran_of_planned(self._report)} ran: the baseline was not updated."
+        if not is_complete(self._report):
+            message = f"only {ran_of_planned(self._report)} ran: the baseline was not updated."
             return Verdict("incomparable", "partial_run", message=message)
-        entry = self._new_entry(contest, winner)
+        entry = new_entry(
+            self._report, contest, winner, Fingerprint.of(self._environment), self._golden_sha256()
+        )
         path = Path(spec.baseline_path)
         try:
             save_baseline(path, baseline.with_entry(entry))
@@ -400,45 +338,8 @@ class _Conclusion:
         return Verdict(
             "new",
             "written",
-            message=f"the baseline was written: commit {_relative(path, Path(spec.root))} with the model.",
+            message=f"the baseline was written: commit {relative_to(path, Path(spec.root))} with the model.",
             baseline=compared_with(entry),
-        )
-
-    def _new_entry(self, contest: Contest, winner: str) -> BaselineEntry:
-        spec, result = self._report.spec, contest.result
-        record, default = self._report.record(winner), self._report.default
-        assert record is not None
-        default_record = None
-        if default is not None and contest.standing(default.key):
-            default_record = DefaultRecord(
-                result.latency(default.key),
-                _finite(result.interval(default.key)),
-                _finite_or_none(default.loss),
-            )
-        root = repository_root(Path(spec.baseline_path).parent) or Path(spec.root)
-        return BaselineEntry(
-            backend=spec.backend,
-            device_class=self._environment.device_class,
-            shapes=self._report.shapes,
-            latency_kind=result.latency_kind,
-            statistic=result.statistic,
-            route=winner,
-            latency_s=result.latency(winner),
-            interval=_finite(result.interval(winner)),
-            builds=result.builds(winner),
-            between_build_spread=result.spread(winner),
-            default=default_record,
-            calibration_s=result.latency(CALIBRATION) if contest.standing(CALIBRATION) else None,
-            loss=record.loss,
-            metric=spec.metric,
-            epsilon=spec.epsilon if spec.epsilon is not None else 0.0,
-            model_sha256=spec.model_sha256,
-            model_path=_relative(Path(spec.model_path), root),
-            golden_sha256=self._golden_sha256(),
-            tuner_version=self._environment.tuner_version,
-            defaults_digest=spec.defaults_digest,
-            engine_sha256=record.engine_digest,
-            fingerprint=Fingerprint.of(self._environment),
         )
 
     def _done(
@@ -450,19 +351,6 @@ class _Conclusion:
 def _tune_command(spec: TuningSpec) -> str:
     search = spec.search if spec.search not in ("replay", "route") else "fast"
     return f"python -m pytest '{spec.command_id}' --gptune-search {search} --gptune-update-baseline"
-
-
-def _finite(interval: tuple[float, float]) -> tuple[float, float] | None:
-    return interval if all(map(math.isfinite, interval)) else None
-
-
-def _finite_or_none(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
-
-
-def _relative(path: Path, root: Path) -> str:
-    path, root = path.resolve(), root.resolve()
-    return path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
 
 
 def _finals_latency(result: FinalsResult, key: str) -> Latency:
@@ -477,7 +365,7 @@ def _finals_latency(result: FinalsResult, key: str) -> Latency:
         p95=summary.p95,
         p99=summary.p99,
         samples=summary.samples,
-        interval=_finite(result.interval(key)),
+        interval=finite_interval(result.interval(key)),
         stop_reason="finals",
         statistic=result.statistic,
         latency_kind=result.latency_kind,

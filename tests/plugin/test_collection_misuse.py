@@ -203,3 +203,21 @@ def test_a_module_mark_does_not_concern_doctests(project: Project) -> None:
     result = project.run("--doctest-modules")
 
     result.assert_outcomes(passed=2, skipped=1)
+
+
+def test_a_mark_of_a_module_or_class_leaves_plain_tests_alone(project: Project) -> None:
+    project.tests(
+        f"""
+        pytestmark = pytest.mark.gptune(model="{MODEL}", epsilon=1e-5)
+
+        def test_plain():
+            pass
+
+        @pytest.mark.gptune(metric="l1")
+        class TestNet:
+            def test_plain(self):
+                pass
+        """
+    )
+
+    project.run().assert_outcomes(passed=2)

@@ -665,7 +665,7 @@ class TestAmbiguous:
         assert (run.code, run.said) == (0, ("ambiguous", "noise"))
         assert run.outcomes["passed"] == 4
         assert "GptuneWarning: ambiguous, noise (gate paired)" in run.text
-        assert run.verdict["builds"] == 6  # three times those of the configuration
+        assert run.verdict["builds"] == 10  # five times those of the configuration
 
     def test_fails_if_the_configuration_says_so(self, noisy: SteadyProject) -> None:
         noisy.ini(gptune_ambiguous="fail")

@@ -1,0 +1,75 @@
+"""What can be said of a tuning before anything is measured again: nothing ran, or nothing passed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from pytest_gptune.records.route_record import RouteRecord
+from pytest_gptune.reports.tuning_report import TuningReport
+from pytest_gptune.verdict import Verdict
+
+# Statuses of routes that did not get as far as numbers.
+_NEVER_RAN = frozenset({"rejected", "crashed", "timeout", "out_of_memory", "test_failed"})
+
+
+def verdict_before_finals(report: TuningReport) -> Verdict | None:
+    """The verdict where nothing has to be measured, None where finals may follow."""
+    spec = report.spec
+    statuses = [record.status for record in report.routes]
+    ran = [record for record in report.routes if record.status != "skipped"]
+    guarded = [key for key in spec.baseline_keys.values() if key is not None]
+    broken = [r for r in ran if r.key in guarded and r.status == "inaccurate"]
+    if "passed" not in statuses and not broken and not is_complete(report):
+        # What some routes are like says nothing of the others.
+        message = f"none of the routes that ran passed, and only {ran_of_planned(report)} ran."
+        return Verdict("incomparable", "partial_run", message=message)
+    if ran and all(record.status in _NEVER_RAN for record in ran):
+        failed_tests = sum(record.status == "test_failed" for record in ran)
+        if failed_tests == len(ran):
+            # The user's own assertions failed, and their reports say so: there is nothing to add.
+            return Verdict("incomparable", "partial_run", message="the test itself failed on every route.")
+        first = next(record for record in ran if record.status != "test_failed")
+        return Verdict(
+            "fail",
+            "every_route_failed",
+            message=f"no route gave an engine that runs. {first.id}: {first.status}: {first.error}",
+        )
+    if "passed" not in statuses and "inaccurate" in statuses and is_complete(report):
+        return Verdict("fail", "no_route_passes", message=_needed(ran))
+    if broken and not ("passed" in statuses and spec.update_baseline):
+        return Verdict(
+            "fail",
+            "baseline_route_inaccurate",
+            message=f"the baseline's route is not accurate any more. {broken[0].error}",
+        )
+    if "passed" not in statuses:
+        return Verdict(
+            "incomparable",
+            "partial_run",
+            message="no route was checked against a golden, so none can win: "
+            "call gptune_golden.check(engine).",
+        )
+    return None
+
+
+def is_complete(report: TuningReport) -> bool:
+    """Whether every route of the search ran; a single route that was asked for is never all."""
+    return report.spec.search != "route" and len(report.routes) >= report.spec.planned
+
+
+def ran_of_planned(report: TuningReport) -> str:
+    """How many routes ran, in words."""
+    if report.spec.search == "route":
+        return "the one route that was asked for"
+    return f"{len(report.routes)} of {report.spec.planned} routes"
+
+
+def _needed(records: Sequence[RouteRecord]) -> str:
+    needed = [r.needed_epsilon for r in records if r.needed_epsilon is not None]
+    finite = [value for value in needed if math.isfinite(value)]
+    if finite:
+        return f"the smallest epsilon at which one would pass: {min(finite):.4g}."
+    if needed:
+        return "no epsilon would do: outputs are missing, of another shape, or not finite."
+    return "no route is within the epsilon of every output."
