@@ -3,8 +3,8 @@
     python benchmarks/record_series.py --seconds 300 --output benchmarks/data/cpu-series.npz
 
 For each condition (one and two threads; alone, and with another process that takes a core at random) pairs of
-engines are built from one model again and again, and measured in turns, a block each, in random order. Kept are
-the quantiles p25, p50, p75, p95, the mean and the minimum of each block, in microseconds: key
+engines are built from one model again and again, and measured in turns, a block each, in random order. Kept
+are the quantiles p25, p50, p75, p95, the mean and the minimum of each block, in microseconds: key
 ``THREADS-LOAD``, shape [pairs, 2 engines, blocks, 6].
 """
 

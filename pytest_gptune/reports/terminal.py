@@ -132,6 +132,8 @@ def _facts(report: TuningReport) -> list[str]:
     kinds = sorted({f"{r.latency.latency_kind} {r.latency.statistic}" for r in report.routes if r.latency})
     if kinds:
         lines.append(f"latency: {', '.join(kinds)}; * winner, = co-winner, + in the finals")
+        if report.finalists and any(r.latency and r.key not in report.finalists for r in report.routes):
+            lines.append("~ of first measurements, of another minute: only the finals rank routes")
     return lines
 
 
@@ -171,7 +173,7 @@ def _stacked(report: TuningReport, records: list[RouteRecord]) -> Table:
     table.add_column(overflow="fold", ratio=1)
     for record in records:
         figures = [duration(record.latency.value)] if record.latency else []
-        figures += [f"speedup {record.speedup:.2f}x"] if record.speedup else []
+        figures += [f"speedup {_speedup(report, record)}"] if record.speedup else []
         figures += [] if record.loss is None else [f"loss {record.loss:.2g}"]
         table.add_row(
             _mark(report, record),
@@ -198,7 +200,7 @@ def _table(report: TuningReport, records: list[RouteRecord], wide: bool) -> Tabl
             record.id,
             duration(latency.value) if latency else "-",
             *([_half_width(latency)] if wide else []),
-            f"{record.speedup:.2f}x" if record.speedup else "-",
+            _speedup(report, record),
             "-" if record.loss is None else f"{record.loss:.2g}",
             record.status,
             style="bold" if record.key == report.winner else None,
@@ -212,6 +214,14 @@ def _mark(report: TuningReport, record: RouteRecord) -> str:
     if record.key in report.co_winners:
         return "="
     return "+" if record.key in report.finalists else ""
+
+
+def _speedup(report: TuningReport, record: RouteRecord) -> str:
+    """The speedup over the default; marked where both figures are of first measurements, of other minutes."""
+    if record.speedup is None:
+        return "-"
+    rough = "~" if report.finalists and record.key not in report.finalists else ""
+    return f"{rough}{record.speedup:.2f}x"
 
 
 def _half_width(latency: Latency | None) -> str:
