@@ -2,9 +2,9 @@
 
     python benchmarks/overhead.py
 
-Prints JSON. ``plain_run_ms``: CPU time of a run of a project that does not use the plugin, with it less without
-it, both with pytest-benchmark, in pairs. ``collection_s``: collecting 500 routes of one test, less collecting
-one. ``route_ms``: a route of a test in process beyond its build, its runs and its sampling. Medians.
+Prints JSON. ``plain_run_ms``: CPU time of a run of a project that does not use the plugin, with it less
+without it, both with pytest-benchmark, in pairs. ``collection_s``: collecting 500 routes of one test, less
+collecting one. ``route_ms``: a route of a test in process beyond build, runs and sampling. Medians.
 """
 
 from __future__ import annotations
