@@ -76,7 +76,7 @@ def accuracy_gate(plan: Plan, state: State) -> AccuracyGate:
 
 def drop_foreign_baseline_routes(items: list[pytest.Item], state: State) -> None:
     """Keep a route that only a baseline has at the items whose own baseline has it."""
-    own: dict[str, set[str]] = {}
+    own: dict[str, set[str | None]] = {}
     kept = []
     for item in items:
         plan = planned(state, item) if isinstance(item, pytest.Function) else None
@@ -85,7 +85,7 @@ def drop_foreign_baseline_routes(items: list[pytest.Item], state: State) -> None
             if not route.of_search:
                 tuning = tuning_id(item, route)
                 if tuning not in own:
-                    own[tuning] = _own_baseline_keys(item, plan, route)
+                    own[tuning] = _readable_keys(item, plan, route)
                 if route.key not in own[tuning]:
                     continue
         kept.append(item)
@@ -162,18 +162,30 @@ def golden_path(item: pytest.Function, plan: Plan, route: PlannedRoute) -> Path:
     return record_path(plan.test_file, owner_of(item, plan, route), "golden.npz")
 
 
-def _own_baseline_keys(item: pytest.Function, plan: Plan, route: PlannedRoute) -> set[str]:
-    try:
-        baseline = load_baseline(baseline_path(item, plan, route))
-    except BaselineError:
-        return set()
-    keys = set()
-    for entry in baseline.of_backend(plan.settings.backend).entries if baseline else ():
+def own_baseline_keys(item: pytest.Function, plan: Plan, route: PlannedRoute) -> dict[str, str | None]:
+    """The key of each route that the item's own baseline has for this device; None for one it cannot build.
+
+    Raises:
+        BaselineError: the baseline cannot be read.
+    """
+    baseline = load_baseline(baseline_path(item, plan, route))
+    if baseline is None:
+        return {}
+    environment = state_of(item.config).environment(plan.backend, plan.backend_options)
+    keys: dict[str, str | None] = {}
+    for entry in baseline.concerning(plan.settings.backend, environment.device_class):
         try:
-            keys.add(route_key(Route.parse(entry.route, plan.space), plan.space))
+            keys[entry.route] = route_key(Route.parse(entry.route, plan.space), plan.space)
         except RouteError:
-            continue
+            keys[entry.route] = None
     return keys
+
+
+def _readable_keys(item: pytest.Function, plan: Plan, route: PlannedRoute) -> set[str | None]:
+    try:
+        return set(own_baseline_keys(item, plan, route).values())
+    except BaselineError:
+        return set()  # said where the test is set up
 
 
 def check_marker_use(item: pytest.Item) -> None:

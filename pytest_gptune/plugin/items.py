@@ -23,6 +23,7 @@ from pytest_gptune.plugin.collection import (
     baseline_path,
     gate_id,
     golden_path,
+    own_baseline_keys,
     owner_of,
     planned_route,
     tuning_id,
@@ -32,9 +33,9 @@ from pytest_gptune.plugin.plan import Plan, PlannedRoute, Unavailable, find_spac
 from pytest_gptune.plugin.run import RouteRun, RouteStopped, find_case, route_pairs
 from pytest_gptune.plugin.settings import MARKER_WHERE
 from pytest_gptune.plugin.state import State, state_of
-from pytest_gptune.records.baseline import BaselineError, BaselineSchemaError, load_baseline
+from pytest_gptune.records.baseline import BaselineError, BaselineSchemaError
 from pytest_gptune.records.route_record import RouteRecord, TuningSpec
-from pytest_gptune.routes import KnobSpace, Route, RouteError
+from pytest_gptune.routes import KnobSpace
 from pytest_gptune.storage import locked
 
 if TYPE_CHECKING:
@@ -91,21 +92,15 @@ class ItemRun:
     def _baseline_keys(self) -> dict[str, str | None]:
         """The key of each route of the test's own baseline; None for one that is not available here."""
         try:
-            baseline = load_baseline(self.baseline_path)
+            keys = own_baseline_keys(self.item, self.plan, self.planned)
         except BaselineSchemaError:
             return {}  # the verdict says so
         except BaselineError as error:
             raise error.located(self.tuning) from None
-        keys: dict[str, str | None] = {}
-        for entry in baseline.of_backend(self.plan.settings.backend).entries if baseline else ():
-            try:
-                key = route_key(Route.parse(entry.route, self.plan.space), self.plan.space)
-            except RouteError:
-                keys[entry.route] = None
-                continue
-            available = any(route.key == key for route in self.plan.routes)
-            keys[entry.route] = key if available or self.plan.settings.route is not None else None
-        return keys
+        if self.plan.settings.route is not None:
+            return keys
+        planned_keys = {route.key for route in self.plan.routes}
+        return {route: key if key in planned_keys else None for route, key in keys.items()}
 
     @property
     def record(self) -> RouteRecord:

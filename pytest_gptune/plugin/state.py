@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gptune.accuracy import Golden, Metric, find_metric, load_golden
-from pytest_gptune.engines.base import Backend, ModelInfo
+from pytest_gptune.engines.base import Backend, Environment, ModelInfo
 from pytest_gptune.engines.in_process import InProcessBackend
 from pytest_gptune.engines.onnx_model import inspect_model
 from pytest_gptune.engines.registry import check_registered, load_backend
@@ -39,6 +39,7 @@ class State:
     _backends: dict[str, WorkerBackend | InProcessBackend] = field(default_factory=dict)
     _models: dict[tuple[Path, int, int], ModelInfo] = field(default_factory=dict)
     _spaces: dict[tuple[str, str, str], KnobSpace] = field(default_factory=dict)
+    _environments: dict[tuple[str, str], Environment] = field(default_factory=dict)
     _goldens: dict[tuple[Path, int, int], Golden] = field(default_factory=dict)
 
     @cached_property
@@ -84,6 +85,13 @@ class State:
         if key not in self._models:
             self._models[key] = inspect_model(path)
         return self._models[key]
+
+    def environment(self, backend: Backend, options: Mapping[str, Any]) -> Environment:
+        """The machine and software of a backend, as of the first time it was asked."""
+        key = backend.name, json.dumps(dict(options), sort_keys=True)
+        if key not in self._environments:
+            self._environments[key] = backend.environment(options)
+        return self._environments[key]
 
     def space(self, backend: Backend, model: ModelInfo | None, options: Mapping[str, Any]) -> KnobSpace:
         """The knob space of a backend for a model."""

@@ -102,6 +102,14 @@ class Baseline:
         """Only the entries of one backend."""
         return Baseline(tuple(e for e in self.entries if e.backend == backend))
 
+    def concerning(self, backend: str, device_class: str) -> tuple[BaselineEntry, ...]:
+        """The entries of a backend that a run on this device looks at.
+
+        Those of its own device class; where there are none, all, for gates that compare within one run.
+        """
+        entries = self.of_backend(backend).entries
+        return tuple(e for e in entries if e.device_class == device_class) or entries
+
 
 def shapes_text(shapes: Shapes) -> str:
     """Shapes as they are printed: ``x[1,3,64,64] mask[1,64]``."""

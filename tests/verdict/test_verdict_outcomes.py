@@ -517,7 +517,6 @@ class TestDevice:
         run = steady.run()
         assert (run.said, run.test["winner"]) == (("pass", "unchanged"), "default")
 
-    @pytest.mark.xfail(reason="every entry's route counts as the baseline's route, whatever its device")
     def test_a_route_of_another_device_that_is_inaccurate_here_fails_nothing(
         self, steady: SteadyProject
     ) -> None:
