@@ -9,11 +9,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import models
 import pytest
 from projects import MODEL, Project
 
 pytest_plugins = ["pytester"]
+
+# python -m pytest tests/fuzz --hypothesis-profile long: for files and options that strangers write.
+hypothesis.settings.register_profile(
+    "long", max_examples=100_000, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+# The machine is shared: a slow example is the machine's.
+hypothesis.settings.register_profile("short", deadline=None)
+hypothesis.settings.load_profile("short")
 
 
 @pytest.fixture(scope="session")

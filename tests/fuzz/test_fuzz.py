@@ -1,7 +1,7 @@
 """Whatever is in a file or an option, the answer is a value or an error of ours.
 
-The short form takes a hundred inputs each; ``python -m pytest -m "long or not long" --hypothesis-profile long
-tests/fuzz`` takes 100,000.
+The short form takes a hundred inputs each; ``python -m pytest tests/fuzz --hypothesis-profile long`` takes
+100,000.
 """
 
 from __future__ import annotations
