@@ -44,6 +44,7 @@ class Verdict:
         changed: what differs from the baseline, a line each.
         message: sentences for the reader.
         command: what to run next, empty where there is nothing to do.
+        against_s: the latency the winner was compared with, in seconds; None where none was.
         baseline: what it was compared with, as plain data; empty without a baseline.
     """
 
@@ -55,6 +56,7 @@ class Verdict:
     changed: tuple[str, ...] = ()
     message: str = ""
     command: str = ""
+    against_s: float | None = None
     baseline: Mapping[str, Any] = field(default_factory=dict)
 
     def saying(self, sentence: str) -> Verdict:
@@ -113,19 +115,22 @@ def choose_winner(
     return winner, tuple(sorted(close, key=lambda route: latency[route]))
 
 
-def choose_gate(asked: Gate, change: Change, *, old_model: bool) -> Gate | Literal["unchanged"]:
+def choose_gate(
+    asked: Gate, change: Change, *, old_model: bool, old_stack: bool = False
+) -> Gate | Literal["unchanged"]:
     """The gate that applies.
 
     Args:
         asked: ``auto`` chooses; anything else is taken as it is.
         change: what differs from the baseline.
         old_model: whether the baseline's model can be had.
+        old_stack: whether the reference engine is built by another interpreter, which has the old stack.
     """
     if asked != "auto":
         return asked
     if not (change.model or change.route or change.stack):
         return "unchanged"
-    if (change.model or change.route) and old_model:
+    if old_model and (change.model or change.route or old_stack):
         return "paired"
     return "absolute"
 

@@ -20,13 +20,20 @@ _STEERING = (
     "OMP_NUM_THREADS",
 )
 
+# Set for workers, by the process that starts them.
+CORES_VARIABLE = "GPTUNE_WORKER_CORES"
+
 
 def usable_cores() -> int:
     """Cores this process may use, by affinity and by the control group's quota, never the host's count.
 
+    A worker is told by the process that started it, and needs no library to find out.
+
     loky reads affinity and the quota of the root group, which is a container's own. A service without a
     namespace of its own has its quota further down the tree.
     """
+    if (told := os.environ.get(CORES_VARIABLE, "")).isdigit():
+        return max(1, int(told))
     from loky import cpu_count
 
     quota = _nested_quota(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"))

@@ -36,16 +36,33 @@ def load_backend(name: str) -> Backend:
         SettingsError: no such backend.
         BackendMissingError: it is registered, but its module cannot be imported.
     """
-    entry = _entry(name)
+    return make_backend(name, factory_of(name))
+
+
+def factory_of(name: str) -> str:
+    """Where the class of a backend is, as ``package.module:Class``; nothing is imported.
+
+    Raises:
+        SettingsError, BackendMissingError: as ``check_registered``.
+    """
+    return _entry(name).value
+
+
+def make_backend(name: str, factory: str) -> Backend:
+    """The backend whose class is at ``factory``; needs no entry point, which another interpreter lacks.
+
+    Raises:
+        BackendMissingError: its module cannot be imported.
+    """
+    entry = importlib.metadata.EntryPoint(name, factory, GROUP)
     try:
-        factory = entry.load()
+        backend: Backend = entry.load()()
     except Exception as error:  # the module is a third party's, and may raise anything while it is imported
         raise BackendMissingError(
             f"backend '{name}' cannot be imported: {str(error) or type(error).__name__}",
-            where=f"entry point {entry.value}",
+            where=f"entry point {factory}",
             mend="install the package that provides it again",
         ) from error
-    backend: Backend = factory()
     return backend
 
 

@@ -187,7 +187,21 @@ class _Conclusion:
             guarded=entry_key,
             old_model=old,
             calibrate_in=calibrate_in,
+            reference_backend=self._reference_backend(entry, not (change and change.model and old is None)),
         )
+
+    def _reference_backend(self, entry: BaselineEntry | None, has_model: bool) -> Backend | None:
+        """The backend under the interpreter of ``--gptune-reference-python``, None where none is asked for.
+
+        Nor where the baseline's model cannot be had: another one would be compared.
+        """
+        spec = self._report.spec
+        backend = self._state.reference_backend(spec.backend)
+        if backend is None or entry is None or not has_model or self._gate() not in ("auto", "paired"):
+            return None
+        version = backend.environment(spec.options).software.get("backend", spec.backend)
+        self._notes += (f"reference engine: built by {version} of --gptune-reference-python",)
+        return backend
 
     def _old_model(self, stack: ExitStack, entry: BaselineEntry) -> tuple[Path, str] | None:
         spec = self._report.spec
@@ -274,7 +288,12 @@ class _Conclusion:
         reference = reference_of(
             winner=winner, entry_key=entry_key, model_changed=change.model, contest=contest
         )
-        gate = choose_gate(self._gate(), change, old_model=reference is not None)
+        gate = choose_gate(
+            self._gate(),
+            change,
+            old_model=reference is not None,
+            old_stack=contest.reference_backend is not None,
+        )
         gating = Gating(
             spec,
             contest,

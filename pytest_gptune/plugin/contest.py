@@ -33,6 +33,7 @@ class Contest:
 
     Attributes:
         requests: what each contestant is built from, by key.
+        reference_backend: builds the reference engine under another interpreter; None: as all others.
         unchecked: contestants that are a yardstick only: their outputs are not compared.
         result: what was measured so far.
     """
@@ -44,6 +45,7 @@ class Contest:
     plan: FinalsPlan
     requests: dict[str, BuildRequest]
     unchecked: frozenset[str] = frozenset()
+    reference_backend: Backend | None = None
     result: FinalsResult = field(default_factory=FinalsResult)
     rng: random.Random = field(default_factory=lambda: random.Random(0))
 
@@ -59,17 +61,20 @@ class Contest:
         return self.result.builds(key) > 0
 
     def _build(self, key: str) -> Engine:
-        engine = self.backend.build(self.requests[key])
-        if key == CALIBRATION:
-            engine.load(calibration_inputs())
-            return engine
-        # The reference engine is another model: that it is accurate is the baseline's business.
-        if key != REFERENCE and key not in self.unchecked:
-            accuracy = compare(engine, self.golden, self.gate)
-            if not accuracy.passed:
-                engine.close()
-                raise FinalistFailedError(f"built again, it is inaccurate: {accuracy.message}")
-        engine.load(self.case.inputs)
+        backend = self.backend
+        if key == REFERENCE and self.reference_backend is not None:
+            backend = self.reference_backend
+        engine = backend.build(self.requests[key])
+        try:
+            # The reference engine is another model: that it is accurate is the baseline's business.
+            if key not in (CALIBRATION, REFERENCE) and key not in self.unchecked:
+                accuracy = compare(engine, self.golden, self.gate)
+                if not accuracy.passed:
+                    raise FinalistFailedError(f"built again, it is inaccurate: {accuracy.message}")
+            engine.load(calibration_inputs() if key == CALIBRATION else self.case.inputs)
+        except BaseException:
+            engine.close()
+            raise
         return engine
 
 
@@ -84,6 +89,7 @@ def make_contest(
     guarded: str | None,
     old_model: tuple[Path, str] | None,
     calibrate_in: Path | None,
+    reference_backend: Backend | None = None,
 ) -> Contest:
     """Choose the contestants: the best passing routes, the default, the baseline's, and engines to compare.
 
@@ -96,6 +102,7 @@ def make_contest(
         case: the case that is timed.
         guarded: key of the baseline's route, None without one.
         old_model: the baseline's model and digest where it is another one than this run's.
+        reference_backend: builds the reference engine, from this run's model where ``old_model`` is None.
         calibrate_in: folder to write the calibration model to; None for no calibration.
     """
     passing = [r for r in records.values() if r.status == "passed" and r.latency is not None]
@@ -112,10 +119,12 @@ def make_contest(
         key: replace(base, route=route_pairs(key))
         for key in sorted(keys, key=lambda key: list(records).index(key))
     }
+    if reference_backend is not None and old_model is None:
+        old_model = Path(spec.model_path), spec.model_sha256
     if old_model is not None and guarded is not None:
         path, sha256 = old_model
         requests[REFERENCE] = replace(base, model=str(path), model_sha256=sha256, route=route_pairs(guarded))
     if calibrate_in is not None:
         requests[CALIBRATION] = replace(calibration_request(calibrate_in), options=spec.options)
     plan = FinalsPlan(builds=spec.final_builds, most_builds=5 * spec.final_builds)
-    return Contest(backend, gate, golden, case, plan, requests, frozenset(unchecked))
+    return Contest(backend, gate, golden, case, plan, requests, frozenset(unchecked), reference_backend)

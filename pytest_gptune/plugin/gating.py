@@ -49,6 +49,10 @@ class Gating:
             "absolute": self._absolute,
             "relative": self._relative,
         }[gate]()
+        if verdict.ratio is not None and gate == "paired" and self.reference is not None:
+            verdict = replace(verdict, against_s=self.contest.result.latency(self.reference))
+        elif verdict.ratio is not None and gate == "absolute":
+            verdict = replace(verdict, against_s=self.entry.latency_s)
         return replace(verdict, changed=self.change.lines(), baseline=compared_with(self.entry))
 
     def _unchanged(self) -> Verdict:
@@ -247,6 +251,6 @@ def compared_with(entry: BaselineEntry) -> dict[str, Any]:
 
 def reference_of(*, winner: str, entry_key: str | None, model_changed: bool, contest: Contest) -> str | None:
     """The contestant that is the reference engine: the baseline's model at the baseline's route."""
-    if model_changed:
+    if model_changed or contest.reference_backend is not None:
         return REFERENCE if REFERENCE in contest.requests else None
     return entry_key if entry_key in contest.requests or entry_key == winner else None

@@ -59,7 +59,9 @@ class ItemRun:
         self.golden_path = golden_path(item, plan, route)
         self.baseline_path = baseline_path(item, plan, route)
         self.baseline_keys = self._baseline_keys()
-        self.guarded = route.key in self.baseline_keys.values()
+        # Who replaces the baseline does not mind what became of its route.
+        replacing = plan.settings.update_baseline
+        self.guarded = route.key in self.baseline_keys.values() and not replacing
         self.run = RouteRun(
             backend=plan.backend,
             request=BuildRequest(

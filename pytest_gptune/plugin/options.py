@@ -78,6 +78,11 @@ OPTIONS: tuple[Option, ...] = (
     Option("max-regression", "percent that the winner may be slower, default 3", kind="float", metavar="PCT"),
     Option("gate", "what the winner is compared with, default auto", choices=GATE_CHOICES, metavar="GATE"),
     Option(
+        "reference-python",
+        "interpreter that builds the reference engine: compares two versions of a backend in one run",
+        metavar="PATH",
+    ),
+    Option(
         "against",
         "git revision of the model for the paired gate; default: the commit that wrote the baseline",
         metavar="REF",

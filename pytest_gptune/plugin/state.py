@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,7 +18,7 @@ from pytest_gptune.engines.in_process import InProcessBackend
 from pytest_gptune.engines.onnx_model import inspect_model
 from pytest_gptune.engines.registry import check_registered, load_backend
 from pytest_gptune.engines.worker import WorkerBackend
-from pytest_gptune.errors import GptuneError
+from pytest_gptune.errors import GptuneError, SettingsError
 from pytest_gptune.routes import KnobSpace
 
 if TYPE_CHECKING:
@@ -63,6 +64,26 @@ class State:
                 timeout_s = float(self.setting("route_timeout", ROUTE_TIMEOUT_S))
                 self._backends[name] = WorkerBackend(name, route_timeout_s=timeout_s)
         return self._backends[name]
+
+    def reference_backend(self, name: str) -> WorkerBackend | None:
+        """The backend under another interpreter, None where none is asked for."""
+        python = self.setting("reference_python", None)
+        if python is None:
+            return None
+        key = f"{name} under {python}"
+        if key not in self._backends:
+            path = shutil.which(str(self.config.invocation_params.dir / python)) or shutil.which(python)
+            if path is None:
+                raise SettingsError(
+                    f"there is no interpreter '{python}'",
+                    where="--gptune-reference-python",
+                    mend="give the path of a python that has the old version, as old/bin/python",
+                )
+            timeout_s = float(self.setting("route_timeout", ROUTE_TIMEOUT_S))
+            self._backends[key] = WorkerBackend(name, route_timeout_s=timeout_s, python=path)
+        found = self._backends[key]
+        assert isinstance(found, WorkerBackend)
+        return found
 
     def setting(self, name: str, default: Any) -> Any:
         """An option that holds for the whole run: command line over ini."""

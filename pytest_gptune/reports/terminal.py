@@ -94,8 +94,9 @@ def verdict_text(report: TuningReport) -> str:
     if verdict.ratio is not None:
         ratio = verdict.ratio
         latencies = ""
-        if winner is not None and winner.latency is not None and (base := _compared_latency(report)):
-            latencies = f"{duration(winner.latency.value)} against {duration(base)}, "
+        if winner is not None and winner.latency is not None and verdict.against_s is not None:
+            whom = "the reference engine's" if verdict.gate == "paired" else "the baseline's"
+            latencies = f"{duration(winner.latency.value)} against {whom} {duration(verdict.against_s)}, "
         interval = f"[{number(ratio.low)}, {number(ratio.high)}]"
         parts.append(
             f"{latencies}ratio {ratio.value:.3f} {interval} over {ratio.builds} "
@@ -103,17 +104,6 @@ def verdict_text(report: TuningReport) -> str:
         )
     text = ": ".join(parts)
     return f"{text}. {verdict.message}".strip() if verdict.message else text
-
-
-def _compared_latency(report: TuningReport) -> float | None:
-    """The latency the winner was compared with: of the reference engine in this run, or the baseline's."""
-    verdict, winner = report.verdict, report.winning
-    if verdict.ratio is None or winner is None or winner.latency is None:
-        return None
-    if verdict.gate == "paired":
-        return winner.latency.value / verdict.ratio.value
-    latency = verdict.baseline.get("latency_s")
-    return float(latency) if isinstance(latency, (int, float)) else None
 
 
 def _facts(report: TuningReport) -> list[str]:

@@ -177,6 +177,7 @@ def reports(draw: st.DrawFn) -> TuningReport:
             tuple(draw(st.lists(TEXT, max_size=2))),
             draw(TEXT),
             draw(TEXT),
+            draw(FLOATS | st.none()),
             draw(st.sampled_from([{}, BASELINE])),
         ),
         spec=spec(epsilon=epsilon, tuning=draw(TEXT), pruned=(("-ort:a", draw(TEXT), draw(TEXT)),)),

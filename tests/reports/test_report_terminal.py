@@ -296,6 +296,7 @@ def reports(draw: st.DrawFn) -> TuningReport:
             tuple(draw(st.lists(TEXT, max_size=2))),
             draw(TEXT),
             draw(TEXT),
+            draw(NUMBERS | st.none()),
             draw(st.sampled_from([{}, BASELINE])),
         ),
         winner=draw(keys | st.none()),
@@ -325,24 +326,24 @@ def test_any_tuning_fits_any_terminal(tuning: TuningReport, width: int, most: in
             "pass, unchanged. nothing changed.",
         ),
         (
-            verdict("pass", "improved", gate="paired", ratio=ratio(0.8, 0.79, 0.81), limit=1.03),
-            "pass, improved (gate paired): 1 ms against 1.25 ms, ratio 0.800 [0.790, 0.810] over 4 builds, "
-            "limit 1.03",
+            verdict(
+                "pass", "improved", gate="paired", ratio=ratio(0.8, 0.79, 0.81), limit=1.03, against_s=1.25e-3
+            ),
+            "pass, improved (gate paired): 1 ms against the reference engine's 1.25 ms, "
+            "ratio 0.800 [0.790, 0.810] over 4 builds, limit 1.03",
         ),
         (
-            verdict("pass", "within_limit", gate="absolute", ratio=ratio(), limit=1.13, baseline=BASELINE),
-            "pass, within_limit (gate absolute): 1 ms against 2 ms, "
+            verdict("pass", "within_limit", gate="absolute", ratio=ratio(), limit=1.13, against_s=2e-3),
+            "pass, within_limit (gate absolute): 1 ms against the baseline's 2 ms, "
             "ratio 1.010 [0.990, 1.020] over 4 builds, limit 1.13",
         ),
         (
             verdict("fail", "slower", gate="paired", ratio=ratio(2, 1.9, 2.1), limit=1.03, message="Twice."),
-            "fail, slower (gate paired): 1 ms against 500 us, ratio 2.000 [1.900, 2.100] over 4 builds, "
-            "limit 1.03. Twice.",
+            "fail, slower (gate paired): ratio 2.000 [1.900, 2.100] over 4 builds, limit 1.03. Twice.",
         ),
         (
             verdict("fail", "tail", gate="paired", ratio=ratio(1, 0.9, float("inf"), 1), limit=1.03),
-            "fail, tail (gate paired): 1 ms against 1 ms, ratio 1.000 [0.900, unbounded] over 1 build, "
-            "limit 1.03",
+            "fail, tail (gate paired): ratio 1.000 [0.900, unbounded] over 1 build, limit 1.03",
         ),
         (
             verdict("fail", "no_route_passes", message="the smallest epsilon: 0.5."),

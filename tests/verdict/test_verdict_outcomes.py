@@ -80,11 +80,16 @@ class TestSlowerModel:
         slow(steady)
         run = steady.run()
         assert f"FAILED {GATE_ID}" in run.text
-        for text in ("200 us against 180 us", "ratio 1.111 [1.1", "limit 1.03", "over 4 builds"):
+        for text in (
+            "200 us against the reference engine's 180 us",
+            "ratio 1.111 [1.1",
+            "limit 1.03",
+            "over 4 builds",
+        ):
             assert text in run.text
         failure = run.case().find("failure")
         assert failure is not None
-        assert "200 us against 180 us, ratio 1.111" in (failure.text or "")
+        assert "200 us against the reference engine's 180 us, ratio 1.111" in (failure.text or "")
         assert "ratio 1.111" in (failure.get("message") or "")
 
     def test_restored_it_passes_as_unchanged(self, steady: SteadyProject) -> None:
@@ -541,7 +546,7 @@ class TestAbsolute:
         run = steady.run("--gptune-search=fast")
         assert (run.code, run.said) == (1, ("fail", "slower"))
         assert run.verdict["ratio"] == pytest.approx(230 / 180, rel=1e-2)
-        assert "230 us against 180 us" in run.text
+        assert "230 us against the baseline's 180 us" in run.text
 
     def test_a_slower_machine_does_not(self, steady: SteadyProject) -> None:
         steady.set(tuner_version="2.0", scale=1.4)

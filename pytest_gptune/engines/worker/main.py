@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gptune.engines.base import Backend, BuildRequest, Engine, ModelInfo, TensorInfo
 from pytest_gptune.engines.failures import failure_of, failure_to_plain
-from pytest_gptune.engines.registry import load_backend
+from pytest_gptune.engines.registry import make_backend
 from pytest_gptune.engines.worker import arena, messages
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Server:
     def _backend(self, header: Mapping[str, Any]) -> Backend:
         name = header["backend"]
         if name not in self._backends:
-            self._backends[name] = load_backend(name)
+            self._backends[name] = make_backend(name, header["factory"])
         return self._backends[name]
 
     def _check(self, header: Mapping[str, Any], _: Any) -> Answer:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from multiprocessing.connection import Pipe
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,8 +26,10 @@ from pytest_gptune.engines.base import (
     EngineOutOfMemoryError,
     EngineTimeoutError,
 )
+from pytest_gptune.engines.machine import CORES_VARIABLE, usable_cores
 from pytest_gptune.engines.worker import arena, messages
 from pytest_gptune.errors import GptuneError
+from pytest_gptune.storage import scratch_folder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,16 +45,26 @@ _TRACING = ("COVERAGE_", "COV_CORE_")
 class WorkerProcess:
     """One worker: takes one request at a time and answers it.
 
+    Args:
+        sys_path: where the worker finds modules; empty leaves it with what its interpreter has.
+        python: the interpreter; None for this process's own.
+
     Attributes:
         tainted: something failed in it that may have left it unsound; it is replaced when it is empty.
     """
 
-    def __init__(self, sys_path: list[str]) -> None:
+    def __init__(self, sys_path: list[str], python: str | None = None) -> None:
         ours, theirs = Pipe()
         self._connection = ours
         self.tainted = False
         self._arena = arena.Arena()
-        command = [sys.executable, "-m", "pytest_gptune.engines.worker.main", str(theirs.fileno())]
+        self._ends = contextlib.ExitStack()
+        package_parent = Path(__file__).resolve().parents[3]
+        if python is not None:
+            # Alone in a folder: beside our package stand others, built for another interpreter.
+            package_parent = self._ends.enter_context(_package_alone(package_parent))
+        interpreter = python or sys.executable
+        command = [interpreter, "-m", "pytest_gptune.engines.worker.main", str(theirs.fileno())]
         options: dict[str, Any] = {}
         if sys.platform == "win32":
             os.set_handle_inheritable(theirs.fileno(), True)
@@ -66,7 +79,7 @@ class WorkerProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env=_environment(),
+            env=_environment(package_parent),
             **options,
         )
         theirs.close()
@@ -171,6 +184,7 @@ class WorkerProcess:
                 os.killpg(self._process.pid, signal.SIGKILL)
         self._log.close()
         self._arena.close()
+        self._ends.close()
         with contextlib.suppress(OSError):
             self._connection.close()
 
@@ -242,12 +256,24 @@ def tail_of(lines: list[str]) -> tuple[str, ...]:
     return tuple(lines[-_TAIL:])
 
 
-def _environment() -> dict[str, str]:
-    """The environment without what starts tracing, and with this package to be found."""
+@contextlib.contextmanager
+def _package_alone(package_parent: Path) -> Iterator[Path]:
+    """A folder with this package and nothing else."""
+    with scratch_folder() as folder:
+        shutil.copytree(
+            package_parent / "pytest_gptune",
+            folder / "pytest_gptune",
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )
+        yield folder
+
+
+def _environment(package_parent: Path) -> dict[str, str]:
+    """The environment without what starts tracing, with this package to be found, and with our cores."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(_TRACING)}
-    package_parent = str(Path(__file__).resolve().parents[3])
-    paths = [package_parent, *filter(None, [environment.get("PYTHONPATH")])]
+    paths = [str(package_parent), *filter(None, [environment.get("PYTHONPATH")])]
     environment["PYTHONPATH"] = os.pathsep.join(paths)
+    environment[CORES_VARIABLE] = str(usable_cores())
     return environment
 
 

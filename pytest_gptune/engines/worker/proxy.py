@@ -18,6 +18,7 @@ from pytest_gptune.engines.base import (
     RoutePairs,
 )
 from pytest_gptune.engines.failures import failure_from_plain
+from pytest_gptune.engines.registry import factory_of
 from pytest_gptune.engines.worker.messages import sendable
 from pytest_gptune.engines.worker.process import WorkerProcess
 
@@ -34,10 +35,13 @@ class WorkerBackend:
     Args:
         name: the backend in the worker.
         route_timeout_s: the most one route may take from build to the last check, and a block of samples.
+        python: another interpreter for the workers; it needs the backend's package and numpy alone.
     """
 
-    def __init__(self, name: str, *, route_timeout_s: float) -> None:
+    def __init__(self, name: str, *, route_timeout_s: float, python: str | None = None) -> None:
         self.name = name
+        self._factory = factory_of(name)
+        self._python = python
         self._timeout_s = route_timeout_s
         self._workers: dict[str, WorkerProcess] = {}
         self._live: dict[int, int] = {}
@@ -105,7 +109,8 @@ class WorkerBackend:
         timeout_s: float,
     ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Ask a worker, and raise what it answers with."""
-        answer, out = worker.call({**header, "backend": self.name}, arrays, timeout_s=timeout_s)
+        whose = {"backend": self.name, "factory": self._factory}
+        answer, out = worker.call({**header, **whose}, arrays, timeout_s=timeout_s)
         if "error" in answer:
             error = failure_from_plain(answer["error"], worker.log_tail())
             # A process in which memory ran out or a device failed is not trusted with a further route.
@@ -126,7 +131,8 @@ class WorkerBackend:
         if worker is not None and worker.tainted and not self._live.get(worker.pid):
             worker.close()
         if worker is None or not worker.alive:
-            worker = self._workers[family] = WorkerProcess(sys.path)
+            sys_path = sys.path if self._python is None else []
+            worker = self._workers[family] = WorkerProcess(sys_path, self._python)
             self._live[worker.pid] = 0
         return worker
 
