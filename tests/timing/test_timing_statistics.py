@@ -188,7 +188,10 @@ def test_intervals_scale_and_do_not_depend_on_the_order(values: list[float], sca
     low, high = mean_interval(values)
     assert mean_interval(values[::-1]) == (pytest.approx(low), pytest.approx(high))
     scaled = mean_interval([scale * value for value in values])
-    assert scaled == (pytest.approx(scale * low, abs=1e-9), pytest.approx(scale * high, abs=1e-9))
+    assert scaled == (
+        pytest.approx(scale * low, rel=1e-9, abs=1e-9),
+        pytest.approx(scale * high, rel=1e-9, abs=1e-9),
+    )
     if (spread := relative_spread(values)) is not None:
         again = relative_spread([scale * value for value in values])
         assert again == pytest.approx(spread, abs=1e-9)
