@@ -3,14 +3,15 @@
     python benchmarks/decision_quality.py --quick          about five minutes
     python benchmarks/decision_quality.py --pairs 200 --slow 60
 
-A decision compares two engines as the gate does: the model as it is, and the same with real extra work (layers
-that change no output). The true ratio of each is established first, by a long interleaved measurement of many
-builds. Decisions take turns over the conditions: one and two threads; alone, and with another process that takes
-a core at random. Prints JSON: rates by slowdown and condition with Wilson intervals at 95 %, and the seconds of
-measuring per decision.
+A decision compares two engines as the gate does: the model as it is, and the same with real extra work
+(layers that change no output). The true ratio of each is established first, by a long interleaved
+measurement of many builds. Decisions take turns over the conditions: one and two threads; alone, and with
+another process that takes a core at random. Prints JSON: rates by slowdown and condition with Wilson
+intervals at 95 %, and the seconds of measuring per decision.
 
-``ours`` is ``plugin.gating`` as the plugin runs it, with the limit of ``--max-regression``. ``trtexec`` is its
-protocol: each engine measured for itself, 200 ms of warm-up, then 3 s, means compared with the same limit.
+``ours`` is ``plugin.gating`` as the plugin runs it, with the limit of ``--max-regression``; ``trtexec`` is
+its protocol: each engine measured for itself, 200 ms of warm-up, then 3 s, means compared with the same
+limit.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import platform
 import re
 import shutil
 import tempfile
@@ -113,14 +114,15 @@ def scratch_folder() -> Iterator[Path]:
     """
     import psutil
 
-    parent = cache_folder() / "scratch"
+    parent, here = cache_folder() / "scratch", safe_name(platform.node())
     try:
         parent.mkdir(parents=True, exist_ok=True)
         for left in parent.iterdir():
-            owner = left.name.partition("-")[0]
-            if owner.isdigit() and not psutil.pid_exists(int(owner)):
+            owner, _, host = left.name.partition("@")[0].partition("-")
+            # A cache folder may be shared by several machines, whose process numbers say nothing here.
+            if owner.isdigit() and host == here and not psutil.pid_exists(int(owner)):
                 shutil.rmtree(left, ignore_errors=True)
-        folder = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=parent))
+        folder = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-{here}@", dir=parent))
     except OSError as error:
         raise StorageError(
             f"cannot make a scratch folder: {error.strerror or error}",

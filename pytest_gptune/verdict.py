@@ -107,12 +107,14 @@ def choose_winner(
         baseline_route: the baseline's route, None without a baseline.
         default_route: the default route; it has knobs of its own where some are fixed.
     """
-    latency = {route: finals.latency(route) for route in passing}
-    fastest = min(latency.values())
-    close = [route for route in passing if latency[route] <= fastest * CO_WINNER]
+    # All against one of them, by pairs of builds: what moved a build's turn moved both.
+    anchor = default_route if finals.builds(default_route) else next(iter(passing))
+    share = {route: finals.ratio(route, anchor).value for route in passing}
+    fastest = min(share.values())
+    close = [route for route in passing if share[route] <= fastest * CO_WINNER]
     preference = (baseline_route, default_route)
-    winner = min(close, key=lambda route: (*(route != p for p in preference), passing[route], latency[route]))
-    return winner, tuple(sorted(close, key=lambda route: latency[route]))
+    winner = min(close, key=lambda route: (*(route != p for p in preference), passing[route], share[route]))
+    return winner, tuple(sorted(close, key=lambda route: share[route]))
 
 
 def choose_gate(
@@ -155,27 +157,28 @@ def judge_tail(ratios: Mapping[str, Ratio], max_regression: float) -> str:
 def absolute_ratio(
     latency_s: Sequence[float],
     entry: BaselineEntry,
-    calibration_s: float | None,
+    calibration_s: Sequence[float] | None,
 ) -> Ratio:
     """This run's latency over the baseline's, both in units of their run's calibration engine.
 
-    The interval contains the variance between builds of both runs. A baseline of one build, or one without
-    a spread, is taken to have the spread of this run.
+    The interval contains the variance between builds of both runs, and of the calibration engine in this
+    one. A baseline of one build, or one without a spread, is taken to have the spread of this run.
 
     Args:
         latency_s: latency of each build of the winner in this run, in seconds.
         entry: the baseline.
-        calibration_s: latency of the calibration engine in this run; None leaves the ratio unscaled.
+        calibration_s: latency of the build of the calibration engine that was interleaved with each; None
+            leaves the ratio unscaled.
     """
     import statistics
 
     from pytest_gptune.timing.statistics import t_quantile
 
-    scale = 1.0
-    if calibration_s and entry.calibration_s:
-        scale = entry.calibration_s / calibration_s
-    logs = [math.log(value * scale / entry.latency_s) for value in latency_s]
-    centre = statistics.median(logs)
+    scales = [1.0] * len(latency_s)
+    if calibration_s is not None and entry.calibration_s:
+        scales = [entry.calibration_s / value for value in calibration_s]
+    logs = [math.log(value * scale / entry.latency_s) for value, scale in zip(latency_s, scales, strict=True)]
+    centre = statistics.fmean(logs)
     if len(logs) < 2:
         return Ratio(math.exp(centre), 0.0, math.inf, len(logs))
     here = statistics.stdev(logs)

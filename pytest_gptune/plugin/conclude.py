@@ -30,7 +30,7 @@ from pytest_gptune.records.fingerprint import DEVICE, SOFTWARE, Fingerprint
 from pytest_gptune.records.history import old_model, required_root
 from pytest_gptune.records.route_record import Latency, RouteRecord, TuningSpec
 from pytest_gptune.reports.tuning_report import TuningReport
-from pytest_gptune.storage import scratch_folder
+from pytest_gptune.storage import locked, scratch_folder
 from pytest_gptune.timing.finals import FinalsResult
 from pytest_gptune.timing.statistics import summarise
 from pytest_gptune.verdict import Change, Verdict, choose_gate, choose_winner
@@ -131,7 +131,10 @@ class _Conclusion:
             return Verdict("incomparable", "partial_run", message=message)
         if not any(record.latency for record in self._report.routes if record.status == "passed"):
             return Verdict(
-                "incomparable", "partial_run", message=f"no latency was measured in this run.{untold}"
+                "incomparable",
+                "partial_run",
+                message=f"no latency was measured in this run (gptune_benchmark was not "
+                f"called, or --benchmark-disable was given).{untold}",
             )
         return None
 
@@ -169,12 +172,6 @@ class _Conclusion:
             and not spec.update_baseline
         ):
             old = self._old_model(stack, entry)
-        calibrate_in = None
-        absolute = self._gate() == "absolute" or (
-            self._gate() == "auto" and change is not None and (change.stack or (change.model and old is None))
-        )
-        if absolute or spec.update_baseline:
-            calibrate_in = stack.enter_context(scratch_folder())
         assert spec.epsilon is not None  # a route has passed, so there was one
         gate = AccuracyGate(self._state.metric(spec.metric), spec.epsilon, spec.atol, spec.rtol)
         return make_contest(
@@ -186,7 +183,7 @@ class _Conclusion:
             case=self._case,
             guarded=entry_key,
             old_model=old,
-            calibrate_in=calibrate_in,
+            folder=stack.enter_context(scratch_folder()),
             reference_backend=self._reference_backend(entry, not (change and change.model and old is None)),
         )
 
@@ -303,12 +300,16 @@ class _Conclusion:
             reference,
             foreign=entry.device_class != self._environment.device_class,
         )
-        verdict = gating.verdict(gate)
+        stack_unseen = gate == "paired" and change.stack and contest.reference_backend is None
+        verdict = (
+            gating.verdict_of_both() if stack_unseen and self._gate() == "auto" else gating.verdict(gate)
+        )
         self._take_finals(contest)  # the gate may have measured again
         if winner in contest.result.failures:
             # Built once more it failed, so it is no winner; each time there is one route less.
             return self._judge(contest, baseline, entry, entry_key, why, schema_error)
-        if spec.search == "replay" and (change.model or change.stack or change.device):
+        tuning_helps = verdict.outcome != "fail" and (change.model or change.stack or change.device)
+        if spec.search == "replay" and tuning_helps:
             advised = verdict.saying("Tuning again is worth while.")
             verdict = replace(advised, command=_tune_command(spec))
         return self._done(verdict, winner, close)
@@ -346,12 +347,19 @@ class _Conclusion:
         if not is_complete(self._report):
             message = f"only {ran_of_planned(self._report)} ran: the baseline was not updated."
             return Verdict("incomparable", "partial_run", message=message)
+        contest.calibrate(winner, winner)
+        if not contest.standing(winner):
+            error = contest.result.failures.get(winner)
+            return Verdict("fail", "no_route_passes", message=f"the winner failed when built again: {error}")
         entry = new_entry(
             self._report, contest, winner, Fingerprint.of(self._environment), self._golden_sha256()
         )
         path = Path(spec.baseline_path)
         try:
-            save_baseline(path, baseline.with_entry(entry))
+            # Read again: another run may have added an entry of its own while this one measured.
+            with locked(path.with_suffix(".update")):
+                present, schema_error = self._baseline()
+                save_baseline(path, (baseline if schema_error else present).with_entry(entry))
         except StorageError as error:
             return Verdict("fail", "not_written", message=f"the baseline was not written: {error}")
         return Verdict(

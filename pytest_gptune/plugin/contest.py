@@ -36,6 +36,7 @@ class Contest:
         reference_backend: builds the reference engine under another interpreter; None: as all others.
         unchecked: contestants that are a yardstick only: their outputs are not compared.
         result: what was measured so far.
+        folder: for files of the contest, as the calibration model; None where there is none.
     """
 
     backend: Backend
@@ -48,6 +49,7 @@ class Contest:
     reference_backend: Backend | None = None
     result: FinalsResult = field(default_factory=FinalsResult)
     rng: random.Random = field(default_factory=lambda: random.Random(0))
+    folder: Path | None = None
 
     def run(self, keys: tuple[str, ...] | None = None) -> None:
         """Build and measure the contestants (or only ``keys``) another ``plan.builds`` times."""
@@ -55,6 +57,18 @@ class Contest:
         contestants = [Contestant(key, lambda key=key: self._build(key)) for key in wanted]  # type: ignore[misc]
         with device_locked(self.backend, next(iter(self.requests.values()))):
             run_finals(contestants, self.plan, self.rng, builds=self.plan.builds, result=self.result)
+
+    def calibrate(self, beside: str, route: str) -> None:
+        """Measure the calibration engine on ``route``, interleaved with further builds of ``beside``.
+
+        On the route of what it calibrates: with other threads, load would move the two differently.
+        """
+        if self.folder is None or CALIBRATION in self.requests:
+            return
+        like = next(iter(self.requests.values()))
+        request = calibration_request(self.folder)
+        self.requests[CALIBRATION] = replace(request, route=route_pairs(route), options=like.options)
+        self.run((beside, CALIBRATION))
 
     def standing(self, key: str) -> bool:
         """Whether the contestant was measured and has not failed."""
@@ -88,7 +102,7 @@ def make_contest(
     case: Case,
     guarded: str | None,
     old_model: tuple[Path, str] | None,
-    calibrate_in: Path | None,
+    folder: Path,
     reference_backend: Backend | None = None,
 ) -> Contest:
     """Choose the contestants: the best passing routes, the default, the baseline's, and engines to compare.
@@ -103,7 +117,7 @@ def make_contest(
         guarded: key of the baseline's route, None without one.
         old_model: the baseline's model and digest where it is another one than this run's.
         reference_backend: builds the reference engine, from this run's model where ``old_model`` is None.
-        calibrate_in: folder to write the calibration model to; None for no calibration.
+        folder: for files of the contest; outlives it.
     """
     passing = [r for r in records.values() if r.status == "passed" and r.latency is not None]
     best = sorted(passing, key=lambda r: r.latency.value if r.latency else 0.0)[:_BEST]
@@ -124,7 +138,7 @@ def make_contest(
     if old_model is not None and guarded is not None:
         path, sha256 = old_model
         requests[REFERENCE] = replace(base, model=str(path), model_sha256=sha256, route=route_pairs(guarded))
-    if calibrate_in is not None:
-        requests[CALIBRATION] = replace(calibration_request(calibrate_in), options=spec.options)
     plan = FinalsPlan(builds=spec.final_builds, most_builds=5 * spec.final_builds)
-    return Contest(backend, gate, golden, case, plan, requests, frozenset(unchecked), reference_backend)
+    return Contest(
+        backend, gate, golden, case, plan, requests, frozenset(unchecked), reference_backend, folder=folder
+    )

@@ -12,7 +12,7 @@ import pytest
 from pytest_gptune.errors import GptuneError
 from pytest_gptune.plugin.conclude import conclude
 from pytest_gptune.plugin.settings import report_paths
-from pytest_gptune.plugin.state import state_of
+from pytest_gptune.plugin.state import GptuneWarning, state_of
 from pytest_gptune.records.route_record import RouteRecord, TuningSpec
 from pytest_gptune.reports.json_report import write_json_report
 from pytest_gptune.reports.terminal import summary_lines, verdict_text
@@ -23,10 +23,6 @@ if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
 _EXPLAIN_AFTER = 4
-
-
-class GptuneWarning(pytest.PytestWarning):
-    """An ambiguous verdict, or a report that could not be written."""
 
 
 @dataclass
@@ -107,7 +103,7 @@ class Controller:
             reporter._tw.line()
         reporter.write_line(
             f"gptune: {spec.tuning}: {spec.planned} routes at about {record.wall_s:.1f} s: "
-            f"about {_duration(total)}, finals beside"
+            f"about {_duration(total)} and the finals"
         )
 
     def _emit(self, report: TuningReport) -> None:

@@ -66,8 +66,8 @@ class GptuneGolden:
         baseline's route it is a failure.
         """
         __tracebackhide__ = True
-        self._item_run.refuse_foreign(engine)
         with self._item_run.outcomes():
+            self._item_run.refuse_foreign(engine)
             return self._item_run.check(self._golden)
 
 
@@ -90,8 +90,8 @@ class GptuneBenchmark:
             The latency in seconds; None where benchmarks are disabled.
         """
         __tracebackhide__ = True
-        self._item_run.refuse_foreign(engine)
         with self._item_run.outcomes():
+            self._item_run.refuse_foreign(engine)
             return self._item_run.measure(case, self._benchmark)
 
 

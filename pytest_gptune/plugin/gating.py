@@ -23,6 +23,8 @@ from pytest_gptune.verdict import (
 
 _TAIL_CONFIDENCE = 0.99
 
+_GRAVITY = {"pass": 0, "new": 1, "incomparable": 1, "ambiguous": 2, "fail": 3}
+
 
 @dataclass(frozen=True)
 class Gating:
@@ -107,13 +109,43 @@ class Gating:
                 "Add this one with --gptune-update-baseline.",
             )
 
-        def ratio(skip: int) -> Ratio:
-            result = self.contest.result
-            calibration = result.latency(CALIBRATION) if self.contest.standing(CALIBRATION) else None
-            return absolute_ratio(result.latencies(self.winner)[skip:], self.entry, calibration)
-
-        verdict = self._judged("absolute", limit, ratio, (self.winner, CALIBRATION), tail_against=None)
+        self.contest.calibrate(self.winner, self.entry.route)
+        verdict = self._judged(
+            "absolute", limit, self._against_then, (self.winner, CALIBRATION), tail_against=None
+        )
+        if verdict.outcome == "fail":
+            in_seconds = self._against_then(0, scaled=False)
+            if in_seconds.value <= limit:
+                # The machine became faster, or only the calibration engine did: one of two measures objects.
+                verdict = replace(verdict, outcome="ambiguous", reason="noise").saying(
+                    f"in seconds the ratio is {in_seconds.value:.3f}, which is within the limit."
+                )
         return verdict.saying(self._calibration_note())
+
+    def _against_then(self, skip: int, *, scaled: bool = True) -> Ratio:
+        """This run over the baseline, on builds after ``skip`` that have a calibration build beside them."""
+        result = self.contest.result
+        latencies = result.latencies(self.winner)
+        calibrations = result.latencies(CALIBRATION) if scaled else []
+        if not calibrations or not self.entry.calibration_s:
+            return absolute_ratio(latencies[skip:], self.entry, None)
+        # The calibration engine may have joined late: its builds are those of the last turns.
+        late = len(latencies) - len(calibrations)
+        skip = max(skip, late)
+        return absolute_ratio(latencies[skip:], self.entry, calibrations[skip - late :])
+
+    def verdict_of_both(self) -> Verdict:
+        """The paired gate sees model and route on this stack; a changed stack takes the absolute one.
+
+        The worse of the two counts.
+        """
+        paired, absolute = self.verdict("paired"), self.verdict("absolute")
+        if absolute.outcome == "incomparable":
+            return paired.saying(f"The stack changed as well and was not judged: {absolute.message}")
+        told = f"ratio {absolute.ratio.value:.3f}" if absolute.ratio else absolute.reason
+        if _GRAVITY[absolute.outcome] > _GRAVITY[paired.outcome]:
+            return absolute.saying(f"On this stack alone, the paired gate says {paired.outcome}.")
+        return paired.saying(f"The stack changed as well: the absolute gate says {absolute.outcome}, {told}.")
 
     def _relative(self) -> Verdict:
         limit = 1 + self.spec.max_regression
@@ -170,11 +202,14 @@ class Gating:
         """
         result, plan = self.contest.result, self.contest.plan
         fresh: Ratio | None = None
+        before = 0
         while True:
             ratio = ratio_of(0)
             outcome = judge(ratio, limit)
-            tail = self._tail(tail_against) if outcome == "pass" and tail_against else ""
-            confirmed = fresh is not None and (tail or fresh.value > limit)
+            tail = self._tail(tail_against, 0) if outcome == "pass" and tail_against else ""
+            confirmed = fresh is not None and fresh.value > limit
+            if tail and tail_against and fresh is not None:
+                confirmed = bool(self._tail(tail_against, before))
             if outcome == "pass" and not tail:
                 reason = "improved" if ratio.high < 1 else "within_limit"
                 return Verdict("pass", reason, gate, ratio, limit)
@@ -195,19 +230,25 @@ class Gating:
                     gate,
                     ratio,
                     limit,
-                    message=f"after {builds} builds the interval still covers the limit: "
-                    "measure on a quieter machine, or raise ini gptune_final_builds.",
+                    message=(
+                        f"after {builds} builds the interval still covers the limit: "
+                        if outcome == "ambiguous"
+                        else f"the last of {builds} builds, taken alone, do not confirm it: "
+                    )
+                    + "measure on a quieter machine, or raise ini gptune_final_builds.",
                 )
             self.contest.run(keys)
             if failed := [k for k in keys if k != CALIBRATION and not self.contest.standing(k)]:
                 error = self.contest.result.failures.get(failed[0])
                 message = f"an engine failed when it was built again: {error}"
                 return Verdict("incomparable", "environment", gate, limit=limit, message=message)
-            fresh = ratio_of(builds)
+            before, fresh = builds, ratio_of(builds)
 
-    def _tail(self, reference: str) -> str:
+    def _tail(self, reference: str, skip: int) -> str:
         ratios: Mapping[str, Ratio] = {
-            statistic: self._ratio(self.winner, reference, statistic=statistic, confidence=_TAIL_CONFIDENCE)
+            statistic: self._ratio(
+                self.winner, reference, skip, statistic=statistic, confidence=_TAIL_CONFIDENCE
+            )
             for statistic in TAIL_FACTORS
             if statistic != self.contest.result.statistic
         }

@@ -43,6 +43,12 @@ def make_golden(plan: Plan, state: State) -> Golden:
     reference = _located(settings.reference, plan, root, "reference")
     if inputs is None and isinstance(reference, Path) and reference.is_dir():
         inputs = reference  # a folder of ONNX test data has both sides
+    if inputs is None and isinstance(reference, Path) and reference.suffix == ".npz":
+        raise SettingsError(
+            "reference= is an .npz of outputs, and nothing says which inputs they belong to",
+            where=f"{where}, {MARKER_WHERE}",
+            mend="give the inputs as well: inputs='inputs.npz'",
+        )
     names, shapes = shape_cases(settings.shapes, f"{where}, {MARKER_WHERE}, shapes=")
     cases = normalise_inputs(inputs, plan.model.inputs, shapes, plan.seed, where)
     if inputs is None and names:
@@ -91,6 +97,11 @@ def shape_cases(shapes: Any, where: str) -> tuple[tuple[str, ...], list[Mapping[
     )
     if shapes is None:
         return (), []
+    for given in shapes if isinstance(shapes, (list, tuple)) else [shapes]:
+        for value in given.values() if isinstance(given, Mapping) else ():
+            for dims in value.values() if isinstance(value, Mapping) else [value]:
+                if not isinstance(dims, (list, tuple)):
+                    raise SettingsError(f"shapes has {dims!r} where a shape belongs", where=where, mend=mend)
     if isinstance(shapes, Mapping):
         profiles = [value for value in shapes.values() if isinstance(value, Mapping)]
         if not profiles:

@@ -29,10 +29,18 @@ from pytest_gptune.plugin.collection import (
     tuning_id,
 )
 from pytest_gptune.plugin.golden_making import make_golden, replace_golden, shape_cases
-from pytest_gptune.plugin.plan import Plan, PlannedRoute, Unavailable, find_space, planned, route_key
+from pytest_gptune.plugin.plan import (
+    Plan,
+    PlannedRoute,
+    Unavailable,
+    find_space,
+    function_id,
+    planned,
+    route_key,
+)
 from pytest_gptune.plugin.run import RouteRun, RouteStopped, find_case, route_pairs
 from pytest_gptune.plugin.settings import MARKER_WHERE
-from pytest_gptune.plugin.state import State, state_of
+from pytest_gptune.plugin.state import GptuneWarning, State, state_of
 from pytest_gptune.records.baseline import BaselineError, BaselineSchemaError
 from pytest_gptune.records.route_record import RouteRecord, TuningSpec
 from pytest_gptune.routes import KnobSpace
@@ -142,10 +150,13 @@ class ItemRun:
         return golden
 
     def _command_id(self) -> str:
-        """The test as it is named on a command line in the current folder."""
+        """The test function as it is named on a command line in the current folder.
+
+        Without the user's own parameters: pytest takes a whole id or a function, and nothing between.
+        """
         # The path of the item: the node id of a file outside the root folder has none.
         file = os.path.relpath(self.item.path, self.item.config.invocation_params.dir)
-        return f"{file}::{self.tuning.partition('::')[2]}"
+        return f"{file}::{function_id(self.item).partition('::')[2]}"
 
     def _shown(self, path: Path) -> str:
         root = self.item.config.rootpath
@@ -177,11 +188,17 @@ class ItemRun:
         """Check the engine against all cases of the golden."""
         assert self.run.engine is not None
         self.run.gate = accuracy_gate(self.plan, self.state)
-        return self.run.check(self.run.engine, golden, golden.cases)
+        return self.run.check(self.run.engine, golden)
 
     def measure(self, case: str | int | None, benchmark: Any) -> float | None:
         """Measure the engine and record a row."""
         assert self.run.engine is not None
+        if self.run.measurement is not None:
+            raise GptuneError(
+                "the engine of this test was measured already, and a route has one latency",
+                where=self.item.nodeid,
+                mend="measure once; for another shape write a test of its own",
+            )
         golden = self.run.golden or self.load_golden()
         timed = find_case(golden, case)
         option = self.item.config.getoption
@@ -196,11 +213,15 @@ class ItemRun:
         return measurement.latency_s
 
     def refuse_foreign(self, engine: GptuneEngine) -> None:
-        """Raise TypeError unless ``engine`` is this test's."""
+        """Raise GptuneError unless ``engine`` is this test's."""
         from pytest_gptune.plugin.fixtures import GptuneEngine
 
         if not isinstance(engine, GptuneEngine) or engine._item_run is not self:
-            raise TypeError(f"expected the fixture gptune_engine of this test, not {engine!r}")
+            raise GptuneError(
+                f"expected the engine of this test, not {engine!r}",
+                where=self.item.nodeid,
+                mend="give the fixture gptune_engine",
+            )
 
     @contextmanager
     def outcomes(self) -> Iterator[None]:
@@ -213,6 +234,8 @@ class ItemRun:
             stopped = self.run.stop(error.status, str(error))
         except RouteStopped as error:
             stopped = error
+        except GptuneError as error:
+            raise pytest.fail.Exception(str(error), pytrace=False) from None
         # Outside of the handlers: a chained exception would be shown with its traceback.
         if stopped is not None:
             self._end(stopped.status, stopped.message)
@@ -339,7 +362,11 @@ def attach_record(item: pytest.Item, report: pytest.TestReport) -> None:
         return
     record = item_run.record
     if item_run.state.cache is not None and item_run.restored is None:
-        item_run.state.cache.record(item_run, record)
+        try:
+            item_run.state.cache.record(item_run, record)
+        except GptuneError as error:
+            item.warn(GptuneWarning(f"the tuning cache is not written any more: {error}"))
+            item_run.state.cache = None
     report.gptune = {  # type: ignore[attr-defined]
         "spec": item_run.spec().as_plain(),
         "record": record.as_plain(),

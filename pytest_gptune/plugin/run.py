@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -110,7 +110,7 @@ class RouteRun:
         )
         return self.engine
 
-    def check(self, engine: Engine, golden: Golden, cases: Sequence[Case]) -> AccuracyResult:
+    def check(self, engine: Engine, golden: Golden) -> AccuracyResult:
         """Run the cases and compare with the golden.
 
         Raises:
@@ -119,7 +119,8 @@ class RouteRun:
         assert self.gate is not None
         self.golden = golden
         try:
-            result = compare(engine, golden, self.gate)
+            with device_locked(self.backend, self.request):
+                result = compare(engine, golden, self.gate)
         except RouteFailureError as error:
             raise self.stop(error.status, str(error)) from error
         self._fields.update(losses=result.losses, needed_epsilon=result.needed_epsilon)
@@ -183,7 +184,7 @@ def find_case(golden: Golden, wanted: str | int | None) -> Case:
 
 @contextmanager
 def device_locked(backend: Backend, request: BuildRequest) -> Iterator[None]:
-    """Hold the device for building or timing: two engines on it at once would measure each other."""
+    """Hold the device for building, checking or timing: engines that run at once measure each other."""
     device = str(request.options.get("device", "0"))
     with locked(cache_folder() / f"device-{backend.name}-{device}", _DEVICE_LOCK_TIMEOUT_S):
         yield

@@ -130,11 +130,16 @@ def check_command_line(config: pytest.Config) -> None:
             f"--gptune-dry-run cannot print the routes of {config.getoption('gptune_search')}",
             mend="its later routes depend on what the earlier ones measure: use fast or full",
         )
+    cache = config.getoption("gptune_cache") or config.getini("gptune_cache")
+    if cache and (config.invocation_params.dir / cache).is_dir():
+        raise SettingsError(
+            f"--gptune-cache is a folder: {cache}", mend="give a file, as --gptune-cache=tune.jsonl"
+        )
     if config.getoption("gptune_continue") and not (
         config.getoption("gptune_cache") or config.getini("gptune_cache")
     ):
         raise SettingsError(
-            "--gptune-continue has no tuning cache to take routes from", mend="give --gptune-cache PATH"
+            "--gptune-continue has no tuning cache to take routes from", mend="give --gptune-cache=PATH"
         )
     if config.getoption("gptune_routes") and config.getoption("gptune_route_file"):
         raise SettingsError(

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 ROUTE_TIMEOUT_S = 3600.0
 
 
+class GptuneWarning(pytest.PytestWarning):
+    """An ambiguous verdict, or a tuning cache that cannot be written."""
+
+
 @dataclass
 class State:
     """Kept on the configuration's stash; every answer is computed once."""

@@ -75,7 +75,7 @@ class CacheHeader:
         return [
             f"{key}: {then.get(key)} -> {now.get(key)}"
             for key in sorted({*now, *then})
-            if now.get(key) != then.get(key) and not key.startswith("searching_algorithm")
+            if now.get(key) != then.get(key) and key != "searching_algorithm"
         ]
 
 
@@ -175,6 +175,8 @@ def read_cache(path: Path) -> CacheContent:
                     where=str(path),
                     mend=_MEND,
                 )
+            if tuning in headers and _conditions(headers[tuning]) != _conditions(line):
+                rows.pop(tuning, None)  # of another model, golden or stack: nothing to take up
             headers[tuning] = line
     return CacheContent(headers, rows, tuple(warnings))
 
@@ -199,6 +201,11 @@ def _lines(content: bytes, path: Path, warnings: list[str]) -> Iterator[Mapping[
         if not isinstance(plain, Mapping):
             raise CacheError(f"line {number} is not a line of a tuning cache", where=str(path), mend=_MEND)
         yield plain
+
+
+def _conditions(header: Mapping[str, Any]) -> dict[str, Any]:
+    """What rows were measured with; another search over the same is none of it."""
+    return {key: value for key, value in header.items() if key != "searching_algorithm"}
 
 
 def _append(path: Path, plain: Mapping[str, Any]) -> None:

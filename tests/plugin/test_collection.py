@@ -394,7 +394,57 @@ def test_an_engine_of_another_test_is_refused(project: Project) -> None:
     result = project.run()
 
     assert result.parseoutcomes()["failed"] == 1
-    result.stdout.fnmatch_lines(["*TypeError: expected the fixture gptune_engine of this test, not *"])
+    result.stdout.fnmatch_lines(
+        ["expected the engine of this test, not *", "  in: *", "  do: give the fixture*"]
+    )
+    result.stdout.no_fnmatch_line("*Traceback*")
+
+
+def test_mistakes_in_the_body_of_a_test_are_one_message_each(project: Project) -> None:
+    project.tests(
+        f"""
+        {MARKER}
+        def test_case(gptune_engine, gptune_golden, gptune_benchmark):
+            gptune_golden.check(gptune_engine)
+            gptune_benchmark(gptune_engine, case="nope")
+
+        {MARKER}
+        def test_input(gptune_engine):
+            gptune_engine(z=1)
+
+        {MARKER}
+        def test_twice(gptune_engine, gptune_golden, gptune_benchmark):
+            gptune_golden.check(gptune_engine)
+            gptune_benchmark(gptune_engine)
+            gptune_benchmark(gptune_engine)
+        """,
+        golden=None,
+    )
+    for owner in ("test_case", "test_input", "test_twice"):
+        project.golden(owner)
+
+    result = project.run()
+
+    assert result.parseoutcomes()["failed"] == 3
+    result.stdout.fnmatch_lines_random(
+        [
+            "the golden has no case 'nope'",
+            "the inputs do not fit the model*",
+            "the engine of this test was measured already, and a route has one latency",
+        ]
+    )
+    result.stdout.no_fnmatch_line("*pytest_gptune/plugin*")
+
+
+@pytest.mark.parametrize("shapes", ["{'x': 4}", "{'x': {'min': 1, 'opt': 2, 'max': 3}}", "[{'x': None}]"])
+def test_a_shape_that_is_none(project: Project, shapes: str) -> None:
+    project.tests(CHECK.replace("epsilon=1e-5", f"epsilon=1e-5, shapes={shapes}"))
+
+    result = project.run()
+
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["shapes has * where a shape belongs", "  in: *", "  do: write shapes=*"])
+    result.stdout.no_fnmatch_line("*TypeError*")
 
 
 def test_without_a_check_a_route_is_unchecked_and_cannot_win(project: Project) -> None:

@@ -105,7 +105,7 @@ def test_each_combination_has_its_own_golden(project: Project) -> None:
     result.stdout.fnmatch_lines(
         [
             "  in: test_model.py::test_model?2]: *test_model?2].golden.npz",
-            "  do: * 'test_model.py::test_model?2]' *",
+            "  do: * 'test_model.py::test_model' *",
         ]
     )
 

@@ -151,3 +151,17 @@ def test_a_file_that_cannot_be_written_is_one_error(tmp_path):
     folder.mkdir()
     with pytest.raises(CacheError, match="cannot write the tuning cache"):
         append_row(folder, "t", 0, RECORD)
+
+
+def test_rows_written_under_other_conditions_are_not_taken_up(tmp_path):
+    """A new header says that what follows was measured with another model, golden or stack."""
+    path = tmp_path / "cache.jsonl"
+    append_header(path, HEADER)
+    append_row(path, HEADER.tuning, 0, RECORD)
+    append_header(path, replace(HEADER, search="full"))
+    assert read_cache(path).record(HEADER.tuning, "-x=1") == RECORD, "another search over the same"
+    append_header(path, replace(HEADER, model_sha256="2" * 64))
+    append_row(path, HEADER.tuning, 0, replace(RECORD, key="-x=2"))
+    content = read_cache(path)
+    assert content.record(HEADER.tuning, "-x=1") is None
+    assert content.record(HEADER.tuning, "-x=2") is not None

@@ -112,13 +112,25 @@ class TestSlowerModel:
         run = steady.run()
         assert (run.code, run.said) == (1, ("fail", "slower"))
 
-    def test_replay_recommends_to_tune_again(self, steady: SteadyProject) -> None:
+    def test_a_failure_does_not_recommend_to_make_it_the_baseline(self, steady: SteadyProject) -> None:
         slow(steady)
         run = steady.run()
-        assert "Tuning again is worth while" in run.text
-        assert run.verdict["command"] == (
-            "python -m pytest 'tests/test_net.py::test_net' --gptune-search fast --gptune-update-baseline"
-        )
+        assert run.said == ("fail", "slower")
+        assert "Tuning again is worth while" not in run.text
+        assert run.verdict["command"] == ""
+
+    def test_a_stack_that_changed_as_well_is_judged_too(self, steady: SteadyProject) -> None:
+        """The paired gate measures both engines on the new stack, and so cannot see that it is slower."""
+        steady.set(tuner_version="2.0", latency_us={"18": 400, "18 -first=on": 200})
+        run = steady.run("--gptune-search=fast")
+        assert run.test["winner"] == "first=on"
+        assert (run.code, run.said) == (0, ("pass", "improved")), run.text
+        assert "The stack changed as well: the absolute gate says pass, ratio 1.111" in run.text
+        steady.set(tuner_version="2.0", latency_us={"18": 600, "18 -first=on": 300})
+        run = steady.run("--gptune-search=fast")
+        assert run.test["winner"] == "first=on"
+        assert (run.code, run.said, run.verdict["gate"]) == (1, ("fail", "slower"), "absolute")
+        assert "On this stack alone, the paired gate says pass" in run.text
 
     def test_a_route_that_makes_up_for_it_passes(self, steady: SteadyProject) -> None:
         """What counts is the tuned engine."""
@@ -729,7 +741,8 @@ class TestUpdate:
         assert entry["latency_s"] == pytest.approx(180e-6, rel=1e-2)
         assert entry["default"]["latency_s"] == pytest.approx(180e-6, rel=1e-2)
         assert entry["calibration_s"] == pytest.approx(60e-6, rel=1e-2)
-        assert (entry["builds"], entry["model_path"]) == (2, "models/net.onnx")
+        # Two of the finals, and two beside the calibration engine.
+        assert (entry["builds"], entry["model_path"]) == (4, "models/net.onnx")
         assert entry["between_build_spread"] == pytest.approx(0.0014, rel=0.2)
         assert entry["fingerprint"]["invalidating"]["software"] == {"backend": "steady 1.0"}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -12,18 +13,20 @@ from hypothesis import strategies as st
 from verdict_records import change, entry, finals, ratio
 
 from pytest_gptune.plugin.options import GATE_CHOICES
+from pytest_gptune.records.baseline import BaselineEntry
+from pytest_gptune.timing.statistics import Ratio
 from pytest_gptune.verdict import (
     ABSOLUTE_EXTRA_LIMIT,
     CO_WINNER,
     GATES,
     TAIL_FACTORS,
-    absolute_ratio,
     choose_gate,
     choose_winner,
     judge,
     judge_tail,
     relative_ratio,
 )
+from pytest_gptune.verdict import absolute_ratio as rule_of_the_absolute_gate
 
 LATENCY = st.floats(1e-6, 1e3)
 WOBBLES = st.lists(st.floats(0.9, 1.1), min_size=2, max_size=6)
@@ -203,6 +206,12 @@ class TestTail:
         assert judge_tail({"p95": ratio(3.0, 0.5, 9.0)}, 0.03) == ""
 
 
+def absolute_ratio(latency_s: Sequence[float], then: BaselineEntry, calibration_s: float | None) -> Ratio:
+    """With a calibration engine that takes the same time beside every build."""
+    calibrations = [calibration_s] * len(latency_s) if calibration_s else None
+    return rule_of_the_absolute_gate(latency_s, then, calibrations)
+
+
 class TestAbsoluteRatio:
     then = entry(latency_s=1e-3, calibration_s=5e-5, between_build_spread=0.002, builds=4)
 
@@ -237,6 +246,16 @@ class TestAbsoluteRatio:
         result = absolute_ratio([1.5e-3], self.then, 5e-5)
         assert (result.low, result.high, result.builds) == (0.0, math.inf, 1)
         assert judge(result, 1 + 0.03 + ABSOLUTE_EXTRA_LIMIT) == "ambiguous"
+
+    def test_a_calibration_engine_that_varies_widens_the_interval(self) -> None:
+        calm = rule_of_the_absolute_gate([1e-3] * 4, self.then, [5e-5] * 4)
+        varied = rule_of_the_absolute_gate([1e-3] * 4, self.then, [4.5e-5, 5.5e-5, 4.5e-5, 5.5e-5])
+        assert varied.high - varied.low > 10 * (calm.high - calm.low)
+
+    def test_what_moves_a_build_and_its_calibration_alike_does_not_show(self) -> None:
+        moved = rule_of_the_absolute_gate([1e-3, 2e-3, 1.5e-3], self.then, [5e-5, 1e-4, 7.5e-5])
+        assert moved.value == pytest.approx(1.0)
+        assert moved.high < 1.02
 
     @given(LATENCY, WOBBLES, st.floats(0.2, 5.0), FACTOR)
     def test_a_verdict_does_not_depend_on_the_speed_of_the_machine(

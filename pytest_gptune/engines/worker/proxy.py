@@ -128,7 +128,7 @@ class WorkerBackend:
     def _worker(self, family: str) -> WorkerProcess:
         """The worker of a family, a new one where it died or is not to be trusted."""
         worker = self._workers.get(family)
-        if worker is not None and worker.tainted and not self._live.get(worker.pid):
+        if worker is not None and (not worker.alive or (worker.tainted and not self._live.get(worker.pid))):
             worker.close()
         if worker is None or not worker.alive:
             sys_path = sys.path if self._python is None else []
