@@ -294,3 +294,20 @@ def commit(folder: Path, message: str) -> str:
 def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
+
+
+def slow(project: SteadyProject) -> None:
+    """One more layer: 11 % more nodes, each of ten microseconds; the outputs stay as they are."""
+    models.slowed(project.model, LAYERS, width=8, batch=2)
+
+
+def other_weights(project: SteadyProject, layers: int = LAYERS) -> None:
+    models.mlp(project.model, layers, width=8, batch=2, seed=1)
+
+
+def second(project: SteadyProject) -> None:
+    """A second test with a model, golden and baseline of its own."""
+    models.mlp(project.path / "models" / "other.onnx", layers=5, width=8, batch=2, seed=3)
+    text = STEADY_TEST.replace("models/net", "models/other").replace("test_net", "test_other")
+    (project.path / "tests" / "test_other.py").write_text(text)
+    project.write_baseline_entry()
