@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -394,15 +395,18 @@ def test_scratch_of_the_dead_is_removed_and_of_the_living_kept(
     dead = subprocess.run(
         [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True, check=True
     )
-    left = parent / f"{dead.stdout.strip()}-abc"
-    living = parent / f"{os.getpid()}-abc"
+    here = safe_name(platform.node())
+    left = parent / f"{dead.stdout.strip()}-{here}@abc"
+    living = parent / f"{os.getpid()}-{here}@abc"
+    elsewhere = parent / f"{dead.stdout.strip()}-another-machine@abc"
     foreign = parent / "notes"
-    for folder in (left, living, foreign):
+    for folder in (left, living, elsewhere, foreign):
         folder.mkdir(parents=True)
         (folder / "file").write_text("content")
     with scratch_folder():
         assert not left.exists()
         assert living.exists()
+        assert elsewhere.exists(), "a number of a process on another machine says nothing here"
         assert foreign.exists()
 
 
