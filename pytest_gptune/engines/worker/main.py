@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pytest_gptune.engines.base import Backend, BuildRequest, Engine, ModelInfo, TensorInfo
+from pytest_gptune.engines.base import Backend, BuildRequest, Engine, ModelInfo, ShapeRange, TensorInfo
 from pytest_gptune.engines.failures import failure_of, failure_to_plain
 from pytest_gptune.engines.registry import make_backend
 from pytest_gptune.engines.worker import arena, messages
@@ -92,8 +92,10 @@ class Server:
             plain["model"],
             plain["model_sha256"],
             _pairs(plain["route"]),
-            {name: tuple(dims) for name, dims in plain["shapes"].items()},
+            {name: ShapeRange.from_plain(dims) for name, dims in plain["shapes"].items()},
             plain["options"],
+            plain["fresh"],
+            plain["kept"],
         )
         engine = self._backend(header).build(request)
         number, self._next = self._next, self._next + 1
@@ -108,6 +110,9 @@ class Server:
                 "engine_bytes": info.engine_bytes,
                 "graph": info.graph,
                 "warnings": list(info.warnings),
+                "digest_proves": info.digest_proves,
+                "layers": list(info.layers),
+                "facts": dict(info.facts),
             },
         }, None
 
