@@ -138,7 +138,11 @@ def gptune_engine(
     with setup_errors(), item_run.outcomes():
         engine = item_run.build()
     yield GptuneEngine(item_run, engine)
-    item_run.run.close()
+    try:
+        with setup_errors():
+            item_run.keep_engine()
+    finally:
+        item_run.run.close()
 
 
 @pytest.fixture

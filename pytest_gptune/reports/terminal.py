@@ -143,6 +143,10 @@ def _facts(report: TuningReport) -> list[str]:
     software = environment.get("software", {}).get("backend", spec.backend)
     lines = [f"{model} on {software}, {environment.get('device_class', '')}".rstrip(", ")]
     lines.append(f"search {spec.search}: {len(report.routes)} of {spec.planned} routes: {by_status}")
+    if inert := counts["inert"]:
+        were = f"{inert} of {len(report.routes)} routes are engines that were there already"
+        knobs = ", ".join(knob.removeprefix("-") for knob in report.inert_knobs)
+        lines.append(f"inert: {were}" + (f"; knobs without effect on this model: {knobs}" if knobs else ""))
     accuracy = f"metric {spec.metric}, epsilon {_epsilon(spec.epsilon)}"
     cases = (
         f"{len(report.cases)} case{'s' if len(report.cases) != 1 else ''}" if report.cases else "no golden"
