@@ -61,7 +61,7 @@ class Converted:
 
 
 def read_existing(path: Path) -> CacheContent:
-    """Read a cache that has at least one route, ours or a foreign one.
+    """Read a cache that has at least one route, ours or a foreign one, every route of which can be read.
 
     Raises:
         CacheError: there is none, or it is something else, or it has no route.
@@ -74,6 +74,10 @@ def read_existing(path: Path) -> CacheContent:
         raise CacheError(error.what, where=str(path), mend=_MEND) from None
     if not any(content.rows.values()):
         raise CacheError("the file has no row of a route", where=str(path), mend=_MEND)
+    try:
+        cached_tunings(content)
+    except CacheError as error:
+        raise error.located(str(path)) from None
     return content
 
 

@@ -358,6 +358,4 @@ def _timing(record: Mapping[str, Any]) -> tuple[tuple[str, bool, str], tuple[flo
 def _share(loss: float, epsilon: float) -> float:
     if loss == 0:
         return 0.0
-    share = loss / epsilon if epsilon else math.inf
-    # A loss above epsilon by the last bit must not be rounded to one that is within.
-    return math.nextafter(1.0, math.inf) if loss > epsilon and share <= 1 else share
+    return loss / epsilon if epsilon else math.inf

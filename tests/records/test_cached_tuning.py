@@ -184,7 +184,7 @@ def test_rows_that_are_none_are_one_error_that_names_them(fields, said):
 
 
 def test_odd_numbers_are_no_latency():
-    for value in (-1, 0, True, "5", math.inf, 10**400, None):
+    for value in (-1, 0, True, "5", math.inf, 10**400, 1e-320, 1e300, None):
         row = {**foreign_row(0, DEFAULT_ROUTE, 0.0), "gpu_time": value}
         (tuning,) = cached_tunings(CacheContent({"": TRTEXEC_HEADER}, {"": {"": row}}))
         assert tuning.routes[0].latency_s is None, value

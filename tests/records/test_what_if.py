@@ -124,6 +124,14 @@ def test_with_an_epsilon_for_each_output_rungs_are_multiples_of_them():
     assert rung_at(tuning, 1.0).eligible == 3
 
 
+def test_no_rounding_lets_a_route_fall_out_of_its_rung():
+    """The epsilons of a rung are products of what was divided before."""
+    for loss in (number / 997 for number in range(1, 500)):
+        tuning = tuning_of([record("", 1.0, {"y": loss})], epsilon={"y": 0.3})
+        (rung,) = ladder(tuning)
+        assert rung_at(tuning, rung.epsilon).eligible == 1
+
+
 @pytest.mark.parametrize(
     ("epsilon", "said"),
     [
