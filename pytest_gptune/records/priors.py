@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pytest_gptune.records.cached_tuning import CachedRoute, CachedTuning, cached_tunings
@@ -24,7 +24,7 @@ class KnobHint:
         knob: name with its leading dash.
         value: the value.
         ratio: latency with the value over latency with the default's; below 1. The geometric mean over
-            tunings.
+            tunings, in each by itself where it helped so, else over all pairs.
         significant: in at least one tuning the whole interval of the ratio is below 1, and in none above.
         checked: losses were compared with an epsilon; False where the caches have no losses.
         helped: tunings in which it was faster, significantly where it has an interval there.
@@ -43,10 +43,11 @@ class KnobHint:
 def helpful_values(contents: Iterable[CacheContent]) -> tuple[KnobHint, ...]:
     """The knob values that helped, the most helpful first.
 
-    A value helped in a tuning if the routes that have it, taken in pairs with those that differ in it alone,
-    were faster: with the whole interval where there is one, by the ratio where there is none, as in trtexec's
-    and Torch-TensorRT's caches. Only routes that passed count; where a tuning compared no outputs, those that
-    ran. Significant values come first, then those of checked routes, then by ratio.
+    A value helped in a tuning if it made the default route faster, or, taken over all pairs of routes that
+    differ in it alone, those that have it were: with the whole interval where there is one, by the ratio
+    where there is none, as in trtexec's and Torch-TensorRT's caches. Only routes that passed count; where a
+    tuning compared no outputs, those that ran. Significant values come first, then those of checked routes,
+    then by ratio.
 
     Raises:
         CacheError: a row has something else where a route or a number belongs.
@@ -55,9 +56,8 @@ def helpful_values(contents: Iterable[CacheContent]) -> tuple[KnobHint, ...]:
     for content in contents:
         for tuning in cached_tunings(content):
             checked = bool(tuning.outputs)
-            for effect in effects(tuning, _accepting(tuning)):
-                if effect.ratio is not None:
-                    found.setdefault((effect.knob, effect.value), []).append((effect, checked))
+            for effect in _telling(tuning):
+                found.setdefault((effect.knob, effect.value), []).append((effect, checked))
     hints = (_hint(knob, value, seen) for (knob, value), seen in found.items())
     return tuple(
         sorted(
@@ -67,13 +67,23 @@ def helpful_values(contents: Iterable[CacheContent]) -> tuple[KnobHint, ...]:
     )
 
 
-def _accepting(tuning: CachedTuning) -> Callable[[CachedRoute], bool]:
+def _telling(tuning: CachedTuning) -> list[Effect]:
+    """For each value the effect that says most: on the default route, where it helped, or over all pairs.
+
+    A value that does nothing beside some others, as a fusion turned off where there is none, has a wide
+    interval over all pairs however much it gains by itself.
+    """
     status = "passed" if tuning.outputs else "unchecked"
 
     def accepted(route: CachedRoute) -> bool:
         return route.status == status
 
-    return accepted
+    def alone(route: CachedRoute) -> bool:
+        return accepted(route) and len(route.changes) == 1
+
+    pairs = zip(effects(tuning, alone), effects(tuning, accepted), strict=True)
+    chosen = (by_itself if _helped(by_itself) else overall for by_itself, overall in pairs)
+    return [effect for effect in chosen if effect.ratio is not None]
 
 
 def _hint(knob: str, value: str, seen: list[tuple[Effect, bool]]) -> KnobHint | None:

@@ -101,6 +101,32 @@ def test_what_helped_here_and_hurt_there_is_not_significant(tmp_path):
     assert (hint.significant, hint.helped, hint.seen) == (False, 1, 2)
 
 
+def test_what_helps_by_itself_helps_though_it_does_nothing_beside_others(tmp_path):
+    """As a fusion turned off at a level that has none: its interval over all pairs contains 1."""
+    records = [
+        record("", 3.0, 0.0),
+        record("-a=1", 2.0, 0.0),
+        *(record(other, 1.5, 0.0) for other in ("-b=1", "-c=1", "-b=1 -c=1")),
+        *(record(f"-a=1 {other}", 1.5, 0.0) for other in ("-b=1", "-c=1", "-b=1 -c=1")),
+    ]
+    found = {hint.knob: hint for hint in hints(write(tmp_path / "c", records))}
+    assert found["-a"].ratio == pytest.approx(2 / 3)
+    assert found["-a"].significant
+
+
+def test_what_helps_only_beside_others_is_told_over_all_pairs(tmp_path):
+    """The route with the value alone is inaccurate, so that it tells nothing."""
+    records = [
+        record("", 2.0, 0.0),
+        record("-a=1", 1.0, 0.5, "inaccurate"),
+        *(record(other, 2.0, 0.0) for other in ("-b=1", "-c=1", "-b=1 -c=1")),
+        *(record(f"-a=1 {other}", 1.8, 0.0) for other in ("-b=1", "-c=1", "-b=1 -c=1")),
+    ]
+    (hint,) = hints(write(tmp_path / "c", records))
+    assert (hint.knob, hint.significant) == ("-a", True)
+    assert hint.ratio == pytest.approx(0.9)
+
+
 def test_one_engine_measured_twice_helped_nobody(tmp_path):
     records = [record("", 2.0, 0.0, engine_digest="d"), record("-a=1", 1.0, 0.0, engine_digest="d")]
     assert hints(write(tmp_path / "c", records)) == ()
