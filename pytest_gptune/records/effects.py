@@ -13,6 +13,9 @@ from pytest_gptune.timing.statistics import mean_interval, paired_ratio
 
 Basis = Literal["pairs", "measurements", "none"]
 
+# The interval costs the third power of the number of pairs, and a hundred make it narrow.
+MOST_PAIRS = 100
+
 # Their engine died or was refused; what becomes of a test or a check says nothing of the knob.
 _FAILED = frozenset({"rejected", "crashed", "timeout", "out_of_memory"})
 
@@ -30,8 +33,9 @@ class Effect:
         inert: of those pairs, how many are one and the same engine.
         ratio: latency with the value over latency without; None without a pair.
         interval: of ``ratio``, 95 %; None where there is none.
-        basis: what ``interval`` is taken over: the pairs, or, of the only pair, the intervals of its two
-            measurements, which know nothing of the variance between builds.
+        basis: what ``interval`` is taken over: the pairs (of more than 100, 100 evenly spread), or, of the
+            only pair, the intervals of its two measurements, which know nothing of the variance between
+            builds.
         loss_pairs: pairs that both have a finite loss.
         loss_change: mean over them of the loss with the value less the loss without, in the unit of
             ``CachedTuning.needed``; None without one.
@@ -130,6 +134,9 @@ def _effect(
 def _ratio(timed: Sequence[Pair]) -> tuple[float | None, tuple[float, float] | None, Basis]:
     if not timed:
         return None, None, "none"
+    count = len(timed)
+    if count > MOST_PAIRS:
+        timed = [timed[position * count // MOST_PAIRS] for position in range(MOST_PAIRS)]
     first = [a.latency_s for a, _ in timed if a.latency_s is not None]
     second = [b.latency_s for _, b in timed if b.latency_s is not None]
     if len(timed) > 1:

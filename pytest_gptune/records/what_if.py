@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_gptune.records.cached_tuning import CachedRoute, CachedTuning, Epsilon
 from pytest_gptune.records.tuning_cache import CacheError
@@ -39,21 +39,28 @@ def ladder(tuning: CachedTuning) -> tuple[Rung, ...]:
 
     With an epsilon for each output these are multiples of all of them. Empty where no route is ever eligible.
     """
-    needed = [(tuning.needed(route), route) for route in tuning.candidates]
-    steps = sorted({value for value, _ in needed if value is not None and math.isfinite(value)})
-    rungs = []
-    for step in steps:
-        eligible = [route for value, route in needed if value is not None and value <= step]
-        if isinstance(tuning.epsilon, Mapping):
-            # Up by the last bit, so that rounding lets none of the eligible routes fall out.
-            scaled = {name: value * step for name, value in tuning.epsilon.items()}
-            epsilon: Epsilon = {
-                name: math.nextafter(value, math.inf) if value else value for name, value in scaled.items()
-            }
-            rungs.append(_rung(tuning, eligible, epsilon, step))
-        else:
-            rungs.append(_rung(tuning, eligible, step, None))
+    by_step: dict[float, list[CachedRoute]] = {}
+    for route in tuning.candidates:
+        value = tuning.needed(route)
+        if value is not None and math.isfinite(value):
+            by_step.setdefault(value, []).append(route)
+    rungs: list[Rung] = []
+    for step in sorted(by_step):
+        before = rungs[-1] if rungs else None
+        # The winner so far stands for all it has beaten.
+        standing = [before.winner] if before is not None and before.winner is not None else []
+        rung = _rung(tuning, [*standing, *by_step[step]], *_epsilon_at(tuning, step))
+        count = len(by_step[step]) + (before.eligible if before is not None else 0)
+        rungs.append(replace(rung, eligible=count))
     return tuple(rungs)
+
+
+def _epsilon_at(tuning: CachedTuning, step: float) -> tuple[Epsilon, float | None]:
+    if not isinstance(tuning.epsilon, Mapping):
+        return step, None
+    scaled = {name: value * step for name, value in tuning.epsilon.items()}
+    # Up by the last bit, so that rounding lets none of the eligible routes fall out.
+    return {name: math.nextafter(value, math.inf) if value else value for name, value in scaled.items()}, step
 
 
 def rungs_at(tuning: CachedTuning, epsilons: Sequence[Epsilon]) -> tuple[Rung, ...]:

@@ -46,6 +46,18 @@ def test_several_pairs_have_an_interval_over_the_pairs():
     assert effect.loss_interval[0] < effect.loss_change < effect.loss_interval[1]
 
 
+def test_of_very_many_pairs_a_hundred_are_taken():
+    """A full search over a dozen knobs has thousands of pairs for each value."""
+    records = []
+    for number in range(2**9):
+        on = [f"-k{bit}=1" for bit in range(9) if number >> bit & 1]
+        records.append(record(" ".join(on), (0.5 if "-k0=1" in on else 1.0) * (1 + number % 7 / 100), 0.0))
+    effect = by_value(tuning_of(records))["-k0=1"]
+    assert effect.pairs == 256
+    assert effect.ratio == pytest.approx(0.5, rel=0.05)
+    assert 0 < effect.interval[1] - effect.interval[0] < 0.05
+
+
 def test_routes_that_differ_in_more_are_no_pair():
     tuning = tuning_of([record("", 2.0, 0.0), record("-a=1 -b=1", 1.0, 0.0)])
     for effect in effects(tuning):
