@@ -6,12 +6,14 @@ it, and has a report of its own, with the node id that a test of the route would
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from pytest_gptune.accuracy import AccuracyGate, Golden, load_golden
-from pytest_gptune.engines.base import BuildRequest, RouteFailureError, ShapeRange
+from pytest_gptune.accuracy import AccuracyGate, Case, Golden, load_golden
+from pytest_gptune.engines.base import BuildRequest, Engine, RouteFailureError, ShapeRange
 from pytest_gptune.errors import GptuneError
 from pytest_gptune.plugin.golden_making import golden_shapes
 from pytest_gptune.plugin.kept_engines import keep_route_engine
@@ -159,7 +161,7 @@ class LateRoutes:
         )
         try:
             engine = run.build()
-            run.check(engine, golden)
+            self._check(run, engine, golden, case)
             run.measure(engine, case, self._best_s())
             if spec.save_all_engines and spec.save_engine:
                 environment = self.state.environment(self.state.backend(spec.backend), spec.options)
@@ -171,6 +173,18 @@ class LateRoutes:
         finally:
             run.close()
         return run.record
+
+    def _check(self, run: RouteRun, engine: Engine, golden: Golden, case: Case) -> None:
+        """Check accuracy; time an inaccurate route for the tuning cache, as tests of routes do."""
+        try:
+            run.check(engine, golden)
+        except RouteStopped as stopped:
+            finite = all(map(math.isfinite, run.record.losses.values()))
+            if stopped.status == "inaccurate" and self.state.cache is not None and finite:
+                with contextlib.suppress(RouteStopped):
+                    run.measure(engine, case, self._best_s())
+                run.stop(stopped.status, stopped.message)
+            raise
 
     def _shapes(self, golden: Golden) -> dict[str, ShapeRange]:
         declared = {name: ShapeRange.from_plain(plain) for name, plain in self.spec.shapes.items()}

@@ -45,6 +45,7 @@ class State:
     best_s: dict[str, float] = field(default_factory=dict)
     engines: dict[str, KnownEngines] = field(default_factory=dict)
     _begun_s: dict[str, float] = field(default_factory=dict)
+    timed_cases: dict[str, str] = field(default_factory=dict)
     updated_goldens: set[Path] = field(default_factory=set)
     _backends: dict[str, WorkerBackend | InProcessBackend] = field(default_factory=dict)
     _models: dict[tuple[Path, int, int], ModelInfo] = field(default_factory=dict)
