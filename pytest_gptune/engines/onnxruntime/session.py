@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pytest_gptune.engines.base import EngineFailedError, EngineInfo, SampleBlock
@@ -65,7 +65,7 @@ class SessionEngine:
                     if end >= deadline or len(samples) >= at_most:
                         break
         except Exception as error:  # ONNX Runtime's errors derive from Exception alone
-            raise _failed(error) from error
+            raise failed(error) from error
         return before.describe(SampleBlock(tuple(samples)), HostClock.now())
 
     def serialize(self) -> bytes | None:
@@ -80,20 +80,14 @@ class SessionEngine:
 
     def _bind(self, inputs: Mapping[str, np.ndarray]) -> tuple[Any, list[Any]]:
         """A binding of the inputs, and the values it reads: older versions do not keep them alive."""
-        missing = [name for name in self._inputs if name not in inputs]
-        extra = [name for name in inputs if name not in self._inputs]
-        if missing or extra:
-            raise EngineFailedError(
-                f"inputs do not match the model's: missing {missing}, unknown {extra}",
-                mend=f"give exactly {self._inputs}",
-            )
+        check_names(self._inputs, inputs)
         binding, bound = self._session.io_binding(), []
         for name in self._inputs:
             try:
                 bound.append(to_ort_value(inputs[name]))
                 binding.bind_ortvalue_input(name, bound[-1])
             except Exception as error:
-                raise _failed(error) from error
+                raise failed(error) from error
         for name in self._outputs:
             binding.bind_output(name)
         return binding, bound
@@ -102,8 +96,20 @@ class SessionEngine:
         try:
             self._session.run_with_iobinding(binding)
         except Exception as error:
-            raise _failed(error) from error
+            raise failed(error) from error
 
 
-def _failed(error: Exception) -> EngineFailedError:
+def check_names(wanted: Sequence[str], inputs: Mapping[str, np.ndarray]) -> None:
+    """Refuse inputs that are not exactly the model's; raises EngineFailedError."""
+    missing = [name for name in wanted if name not in inputs]
+    extra = [name for name in inputs if name not in wanted]
+    if missing or extra:
+        raise EngineFailedError(
+            f"inputs do not match the model's: missing {missing}, unknown {extra}",
+            mend=f"give exactly {list(wanted)}",
+        )
+
+
+def failed(error: Exception) -> EngineFailedError:
+    """What ONNX Runtime raised, as a failure of the engine."""
     return EngineFailedError(f"ONNX Runtime raised {type(error).__name__}: {' '.join(str(error).split())}")
