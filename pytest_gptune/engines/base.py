@@ -7,7 +7,7 @@ sampling, what to compare with what, and what it means is decided elsewhere (``t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -87,6 +87,41 @@ class ModelInfo:
 
 
 @dataclass(frozen=True)
+class ShapeRange:
+    """The shapes of one input that an engine is built for.
+
+    Attributes:
+        min, max: the smallest and the largest, dimension by dimension.
+        opt: what the engine is made fast for.
+    """
+
+    min: tuple[int, ...]
+    opt: tuple[int, ...]
+    max: tuple[int, ...]
+
+    @classmethod
+    def fixed(cls, dims: Sequence[int]) -> ShapeRange:
+        """One shape and no other."""
+        return cls(tuple(dims), tuple(dims), tuple(dims))
+
+    @classmethod
+    def over(cls, shapes: Sequence[Sequence[int]]) -> ShapeRange:
+        """The narrowest range with all of these shapes, which are of one rank; the first is the opt."""
+        columns = list(zip(*shapes, strict=True))
+        return cls(tuple(map(min, columns)), tuple(shapes[0]), tuple(map(max, columns)))
+
+    def as_plain(self) -> list[list[int]]:
+        """As built-in types."""
+        return [list(self.min), list(self.opt), list(self.max)]
+
+    @classmethod
+    def from_plain(cls, plain: Sequence[Sequence[int]]) -> ShapeRange:
+        """The inverse of ``as_plain``."""
+        least, opt, most = (tuple(dims) for dims in plain)
+        return cls(least, opt, most)
+
+
+@dataclass(frozen=True)
 class BuildRequest:
     """What an engine is built from.
 
@@ -94,15 +129,20 @@ class BuildRequest:
         model: path of the ONNX file; external data stands beside it.
         model_sha256: its digest, external data included.
         route: the knobs that differ from their defaults; empty for the default route.
-        shapes: the shape of each input the engine is declared for, where the model leaves it open.
+        shapes: the shapes of each input the engine is declared for, where the model leaves them open.
         options: the backend's own options, from the marker's ``options``.
+        fresh: a replicate of the finals: nothing that an earlier build left is used, as a timing cache,
+            for it would make the two the same build.
+        kept: for ``load`` only: the ``facts`` of the engine when it was kept.
     """
 
     model: str
     model_sha256: str
     route: RoutePairs = ()
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    shapes: Mapping[str, ShapeRange] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
+    fresh: bool = False
+    kept: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def route_text(self) -> str:
@@ -116,8 +156,13 @@ class EngineInfo:
 
     Attributes:
         digest: identifies the engine: equal digests are the same engine, built twice.
+        digest_proves: False where equal digests are necessary and not enough: outputs equal to the bit and
+            equal latencies complete the proof.
         engine_bytes: size of the serialised engine, None where the backend has none.
         graph: whether runs are replayed from a captured graph.
+        layers: what the compiler made of the model, a line for each layer; empty where it does not tell.
+        facts: what has to agree for the serialised engine to be loaded again, and its SHA-256; empty where
+            an engine cannot be kept.
     """
 
     digest: str
@@ -126,6 +171,9 @@ class EngineInfo:
     engine_bytes: int | None = None
     graph: bool = False
     warnings: tuple[str, ...] = ()
+    digest_proves: bool = True
+    layers: tuple[str, ...] = ()
+    facts: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -217,8 +265,12 @@ class Backend(Protocol):
     def knob_space(self, model: ModelInfo | None, options: Mapping[str, Any]) -> str:
         """The knob space as JSON in the form of ``IBuilderConfig.getAllBuildRoutes()``."""
 
-    def process_family(self, route: RoutePairs) -> str:
-        """Names the process-wide settings of a route; two families never share a process. Empty: none."""
+    def process_family(self, route: RoutePairs) -> str | None:
+        """Names the process-wide settings of a route; two families never share a process. Empty: none.
+
+        None: every build gets a process of its own, since earlier builds of a process leave traces in later
+        ones.
+        """
 
     def engine_digest(self, request: BuildRequest) -> str | None:
         """The digest that the engine of ``request`` has, known before it is built; None where it is not.

@@ -47,7 +47,7 @@ class InProcessBackend:
         """The knob space."""
         return self._backend.knob_space(model, options)
 
-    def process_family(self, route: RoutePairs) -> str:
+    def process_family(self, route: RoutePairs) -> str | None:
         """The process-wide settings of a route."""
         return self._backend.process_family(route)
 

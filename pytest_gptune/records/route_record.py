@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
@@ -127,6 +127,7 @@ class TuningSpec:
         expression: what was searched, as an expression; empty for every bounded knob.
         default_key, default_route: the default route.
         pruned: knob, value and reason of values that this machine lacks.
+        shapes: for each input the smallest shape, the one to be fast for, and the largest.
     """
 
     tuning: str
@@ -160,6 +161,7 @@ class TuningSpec:
     require_baseline: bool
     ambiguous_fails: bool
     final_builds: int
+    shapes: Mapping[str, Sequence[Sequence[int]]] = field(default_factory=dict)
 
     def as_plain(self) -> dict[str, Any]:
         """As built-in types."""

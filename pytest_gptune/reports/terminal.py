@@ -131,7 +131,7 @@ def _finalist_lines(report: TuningReport) -> list[str]:
             low, high = latency.interval
             facts += f", {duration(low)} to {duration(high)}"
         lines.append(f"final:   {record.id}: {facts}")
-        lines += [f"warning: {record.id}: {warning}" for warning in latency.warnings]
+        lines += [f"note:    {record.id}: {warning}" for warning in latency.warnings]
     return lines
 
 

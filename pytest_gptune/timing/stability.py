@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Sequence
@@ -75,6 +76,8 @@ class Conditions:
                 f"enqueue-bound: the host needs {self.enqueue_share:.0%} of the device's time to enqueue"
             )
         half = (interval[1] - interval[0]) / 2 / latency_s if latency_s > 0 else 0.0
+        if not math.isfinite(half):
+            half = 0.0  # a single build has no interval
         causes = self.causes()
         if half > _WIDE:
             found.append(f"unstable, within {half:.0%}: {'; '.join(causes) or 'no cause was seen'}")

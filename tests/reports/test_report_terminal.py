@@ -406,7 +406,7 @@ def test_every_finalist_shows_builds_samples_interval_and_why_it_stopped() -> No
     final = record("-ort:final=1", latency=measured)
     tuning = report([final, record("-ort:first=1", 0.8 * MS)], finalists=("-ort:final=1",))
     lines = [line.strip() for line in summary_lines(tuning, 160)]
-    assert [line for line in lines if line.startswith(("final:", "warning:"))] == [
+    assert [line for line in lines if line.startswith(("final:", "note:"))] == [
         "final:   ort:final=1: 25 builds (the most that are made), 100 samples, 891 us to 909 us",
-        "warning: ort:final=1: unstable",
+        "note:    ort:final=1: unstable",
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,10 @@ def test_an_unstable_series_names_the_load() -> None:
 def test_an_unstable_series_without_a_known_cause_says_so() -> None:
     for blocks in ([block()], [block(others_share=0.02)]):
         assert warnings(WIDE, *blocks) == ("unstable, within 10%: no cause was seen",)
+
+
+def test_a_single_build_has_no_interval_and_needs_no_word() -> None:
+    assert warnings((0.0, math.inf), block(others_share=0.9)) == ()
 
 
 def test_throttling_is_counted_by_blocks() -> None:

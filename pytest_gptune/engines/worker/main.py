@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from pytest_gptune.engines.base import Backend, BuildRequest, Engine, ModelInfo, TensorInfo
+from pytest_gptune.engines.base import Backend, BuildRequest, Engine, ModelInfo, ShapeRange, TensorInfo
 from pytest_gptune.engines.failures import failure_of, failure_to_plain
 from pytest_gptune.engines.registry import make_backend
 from pytest_gptune.engines.worker import arena, messages
@@ -119,6 +119,9 @@ class Server:
                 "engine_bytes": info.engine_bytes,
                 "graph": info.graph,
                 "warnings": list(info.warnings),
+                "digest_proves": info.digest_proves,
+                "layers": list(info.layers),
+                "facts": dict(info.facts),
             },
         }, None
 
@@ -160,8 +163,10 @@ def _request(plain: Mapping[str, Any]) -> BuildRequest:
         plain["model"],
         plain["model_sha256"],
         _pairs(plain["route"]),
-        {name: tuple(dims) for name, dims in plain["shapes"].items()},
+        {name: ShapeRange.from_plain(dims) for name, dims in plain["shapes"].items()},
         plain["options"],
+        plain["fresh"],
+        plain["kept"],
     )
 
 
