@@ -165,7 +165,7 @@ def test_nodes_left_to_the_cpu(build: Build, tmp_path: Path, before: bool, after
     engine.load(inputs)
     assert engine.sample(0.05, 1000).latencies_s
     engine.close()
-    # ONNX Runtime refuses copies between the two within the model; without any, the host's part is ours to find.
+    # ONNX Runtime refuses copies between the two within the model; what lies on the host is ours to refuse.
     with pytest.raises(BuildRejectedError, match="graph"):
         build(path, GRAPH, allow_cpu_nodes=True)
 
