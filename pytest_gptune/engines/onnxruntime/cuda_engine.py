@@ -80,7 +80,7 @@ class CudaSessionEngine:
         session: made with ``stream`` as its compute stream.
         info: facts about it; ``graph`` says whether the session captures graphs.
         serialise: gives the engine as it can be shipped.
-        device: it is current in this thread.
+        device: made current for all that is done here; another engine may have another.
         stream: closed with the engine.
         l2_flush: empty the L2 cache before each sample.
         memory: ONNX Runtime's name of the memory that buffers lie in.
@@ -160,6 +160,7 @@ class CudaSessionEngine:
         """Time inferences on the loaded inputs with device events, runs queued back to back."""
         if self._loaded is None:
             raise EngineFailedError("sample() before load(): no inputs are bound")
+        self._device.make_current()
         readings: list[ClockReading] = []
         with _failures():
             samples = sample_queued(
@@ -185,6 +186,7 @@ class CudaSessionEngine:
 
     def close(self) -> None:
         """Drop the session, then the memory and the stream it used."""
+        self._device.make_current()
         for binding in self._bindings.values():
             binding.close()
         self._bindings, self._loaded, self._session = {}, None, None
@@ -202,6 +204,7 @@ class CudaSessionEngine:
         import numpy as np
 
         check_names(self._inputs, inputs)
+        self._device.make_current()
         arrays = {name: np.asarray(inputs[name]) for name in self._inputs}
         with _failures():
             outputs = self._outputs_for(arrays)
