@@ -108,8 +108,8 @@ class CudaSessionEngine:
         self._memory = memory
         self._inputs = [item.name for item in session.get_inputs()]
         self._output_names = [item.name for item in session.get_outputs()]
-        # Bound to the device, these would be copied from and to it in each run, and ONNX Runtime was seen to
-        # read such an input before its copy had ended.
+        # Bound to the device, these would be copied from and to it in each run. With ONNX Runtime 1.31.1 a
+        # model that ran on the host gave zeros that way.
         self._on_host = self._elsewhere("input") | self._elsewhere("output")
         if info.graph and self._on_host:
             raise BuildRejectedError(
