@@ -10,7 +10,7 @@ import platform
 import re
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,10 @@ from pytest_gptune.engines.base import (
     Environment,
     RoutePairs,
 )
+from pytest_gptune.engines.cuda import Stream
 from pytest_gptune.engines.machine import cpu_model, load_average, steering_environment, usable_cores
-from pytest_gptune.engines.onnxruntime import identity, knobs
+from pytest_gptune.engines.onnxruntime import cuda_provider, identity, knobs
+from pytest_gptune.engines.onnxruntime.cuda_engine import CudaSessionEngine
 from pytest_gptune.engines.onnxruntime.session import SessionEngine
 from pytest_gptune.errors import ModelError, SettingsError
 
@@ -31,7 +33,7 @@ _PROVIDERS = {
     "cpu": "CPUExecutionProvider",
     "azure": "AzureExecutionProvider",
     "coreml": "CoreMLExecutionProvider",
-    "cuda": "CUDAExecutionProvider",
+    "cuda": knobs.CUDA,
     "dml": "DmlExecutionProvider",
     "openvino": "OpenVINOExecutionProvider",
 }
@@ -39,6 +41,8 @@ _PROVIDERS = {
 _OPTIONS = {
     "provider": "execution provider that must run every node: cpu (default), or another by name",
     "allow_cpu_nodes": "True: nodes the provider leaves to the CPU are accepted",
+    "device": "provider cuda: an index (default 0), or a UUID from GPU- or MIG- on",
+    "l2_flush": "provider cuda: True empties the device's L2 cache before each sample",
     "log_severity": "0 (verbose) to 4 (fatal); default 3 (errors)",
 }
 
@@ -83,6 +87,8 @@ class OnnxRuntimeBackend:
                 if cuda
                 else "install the build of ONNX Runtime that has it, or correct options={'provider': ...}",
             )
+        if provider == knobs.CUDA:
+            cuda_provider.device_of(options)
 
     def check_options(self, options: Mapping[str, Any]) -> None:
         """Raise SettingsError for an unknown option or a value of the wrong kind."""
@@ -94,7 +100,7 @@ class OnnxRuntimeBackend:
                     where="options={...} of the marker",
                     mend=f"write '{near[0]}'" if near else f"use one of: {', '.join(_OPTIONS)}",
                 )
-        _provider(options)
+        cuda_provider.check_options(options, _provider(options))
         severity = options.get("log_severity", 3)
         if isinstance(severity, bool) or not isinstance(severity, int) or not 0 <= severity <= 4:
             raise SettingsError(
@@ -114,16 +120,19 @@ class OnnxRuntimeBackend:
         """The machine and ONNX Runtime's version and provider."""
         import onnxruntime as ort
 
+        software = {
+            "backend": f"onnxruntime {ort.__version__}",
+            "provider": _provider(options),
+            "options": json.dumps(dict(options), sort_keys=True, default=str),
+            "environment": steering_environment(),
+        }
+        if software["provider"] == knobs.CUDA:
+            return cuda_provider.environment(options, software, ort.__version__)
         cores, cpu = usable_cores(), cpu_model()
         return Environment(
             device_class=f"cpu:{cpu}:{cores}",
             tuner_version=ort.__version__,
-            software={
-                "backend": f"onnxruntime {ort.__version__}",
-                "provider": _provider(options),
-                "options": json.dumps(dict(options), sort_keys=True, default=str),
-                "environment": steering_environment(),
-            },
+            software=software,
             device={
                 "cpu_model": cpu,
                 "cores": cores,
@@ -137,7 +146,7 @@ class OnnxRuntimeBackend:
         """Knobs of the installed version on this machine."""
         import onnxruntime as ort
 
-        library = _library()
+        library, provider = _library(), _provider(options)
         return knobs.knob_space(
             tuner_version=ort.__version__,
             cores=usable_cores(),
@@ -149,22 +158,21 @@ class OnnxRuntimeBackend:
             quantised=None
             if model is None
             else bool({"QuantizeLinear", "DequantizeLinear"} & model.operators),
+            provider=provider,
+            provider_options=cuda_provider.known_options(library) if provider == knobs.CUDA else (),
         )
 
     def process_family(self, route: RoutePairs) -> str:
         """Flushing denormals is decided by the first session of a process, for all of it."""
         return "denormal_as_zero" if (knobs.DENORMAL, "1") in route else ""
 
-    def build(self, request: BuildRequest) -> SessionEngine:
+    def build(self, request: BuildRequest) -> SessionEngine | CudaSessionEngine:
         """Create the session; the build time is that of ``InferenceSession``."""
-
         digest = self.engine_digest(request)
-        options, _ = _session_options(request)
-        start = time.perf_counter()
-        session = _make_session(request, request.model, options)
-        build_seconds = time.perf_counter() - start
-        info = EngineInfo(digest=digest, latency_kind="host_wall", build_seconds=build_seconds, graph=False)
-        return SessionEngine(session, info, lambda: self._shippable(request))
+        options, effective = _session_options(request)
+        return _engine(
+            request, request.model, options, effective, digest, lambda: self._shippable(request), None
+        )
 
     def engine_digest(self, request: BuildRequest) -> str:
         """The digest of the engine of ``request``: of its optimised graph and the options that apply.
@@ -180,25 +188,17 @@ class OnnxRuntimeBackend:
         graph = self._graphs[key] or json.dumps(effective, sort_keys=True)
         return _digest(request, graph, effective)
 
-    def load(self, request: BuildRequest, data: bytes) -> SessionEngine:
+    def load(self, request: BuildRequest, data: bytes) -> SessionEngine | CudaSessionEngine:
         """A session over an optimised model, which is not optimised again, with the options of the route."""
         import onnxruntime as ort
 
         options, effective = _session_options(request)
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        start = time.perf_counter()
+        digest = _digest(request, hashlib.sha256(data).hexdigest(), effective)
         try:
-            session = _make_session(request, data, options)
+            return _engine(request, data, options, effective, digest, lambda: data, len(data))
         except ModelError as error:
             raise BuildRejectedError(f"the kept engine cannot be loaded: {error.what}") from error
-        build_seconds = time.perf_counter() - start
-        info = EngineInfo(
-            digest=_digest(request, hashlib.sha256(data).hexdigest(), effective),
-            latency_kind="host_wall",
-            build_seconds=build_seconds,
-            engine_bytes=len(data),
-        )
-        return SessionEngine(session, info, lambda: data)
 
     def _shippable(self, request: BuildRequest) -> bytes | None:
         """The optimised model, complete in itself; None where there is no such form."""
@@ -211,9 +211,13 @@ class OnnxRuntimeBackend:
         # Repacked weights are not part of the graph, and cost most of the time.
         options.add_session_config_entry("session.disable_prepacking", "1")
 
+        given: dict[str, str] = {}
+        if _provider(request.options) == knobs.CUDA:
+            given = cuda_provider.prepare(request.options)
+
         def make(path: str) -> object:
             options.optimized_model_filepath = path
-            return _make_session(request, request.model, options)
+            return _make_session(request, request.model, options, given)
 
         try:
             return identity.optimised_model(make) or None
@@ -231,17 +235,65 @@ def _digest(request: BuildRequest, graph: str, effective: Mapping[str, str]) -> 
     return identity.engine_digest([request.model_sha256, graph], ort.__version__, provider, effective)
 
 
-def _make_session(request: BuildRequest, model: str | bytes, options: Any) -> Any:
-    """The session over a model by its path or its bytes, on the provider that was asked for and no other."""
+def _engine(
+    request: BuildRequest,
+    model: str | bytes,
+    options: Any,
+    effective: Mapping[str, str],
+    digest: str,
+    serialise: Callable[[], bytes | None],
+    engine_bytes: int | None,
+) -> SessionEngine | CudaSessionEngine:
+    """The engine over a model by its path or its bytes; its build time is that of ``InferenceSession``."""
+    stream: Stream | None = None
+    given: dict[str, str] = {}
+    if _provider(request.options) == knobs.CUDA:
+        given = {**cuda_provider.prepare(request.options), **knobs.provider_options(effective)}
+        stream = Stream()
+        given["user_compute_stream"] = str(stream.handle)
+    try:
+        start = time.perf_counter()
+        session = _make_session(request, model, options, given)
+        info = EngineInfo(
+            digest=digest,
+            latency_kind="host_wall" if stream is None else "device_queued",
+            build_seconds=time.perf_counter() - start,
+            engine_bytes=engine_bytes,
+            graph=given.get(cuda_provider.GRAPH) == "1",
+        )
+        if stream is None:
+            return SessionEngine(session, info, serialise)
+        device, flush = cuda_provider.device_of(request.options), bool(request.options.get("l2_flush"))
+        return CudaSessionEngine(session, info, serialise, device, stream, l2_flush=flush)
+    except BaseException:
+        if stream is not None:
+            stream.close()
+        raise
+
+
+def _make_session(request: BuildRequest, model: str | bytes, options: Any, given: Mapping[str, str]) -> Any:
+    """The session over a model by its path or its bytes, on the provider that was asked for and no other.
+
+    Args:
+        request: what it is built from.
+        model: as ``InferenceSession`` takes it.
+        options: of the session.
+        given: options of the provider.
+    """
     import onnxruntime as ort
 
     provider = _provider(request.options)
-    providers = [provider] if provider == _PROVIDERS["cpu"] else [provider, _PROVIDERS["cpu"]]
+    cpu = _PROVIDERS["cpu"]
+    if provider == knobs.CUDA:
+        # What the provider logs on a session's way goes to the process's logger.
+        ort.set_default_logger_severity(request.options.get("log_severity", 3))
+    providers = [cpu] if provider == cpu else [(provider, dict(given)), cpu]
     try:
         with warnings.catch_warnings():
             # A provider that is missing is only warned of; it is checked below.
             warnings.simplefilter("ignore")
-            session = ort.InferenceSession(model, options, providers=providers)
+            # With the fallback on, a session that its provider refuses is made again without its options.
+            session = ort.InferenceSession(model, options, providers=providers, enable_fallback=False)
     except Exception as error:  # ONNX Runtime's errors derive from Exception alone
         raise _build_error(error, request, ort.__version__) from error
     session.disable_fallback()
@@ -301,7 +353,7 @@ def _session_options(request: BuildRequest) -> tuple[Any, dict[str, str]]:
     options.inter_op_num_threads = int(effective["inter_op_num_threads"])
     for name, value in effective.items():
         if not name.endswith("_op_num_threads"):
-            _set_knob(options, name, value)
+            _set_knob(options, name, value, _provider(request.options))
     if disabled:
         effective["disabled_optimizers"] = ",".join(sorted(disabled))
         options.add_session_config_entry("optimization.disable_specified_optimizers", ";".join(disabled))
@@ -322,12 +374,14 @@ def _no_such_knob(name: str, value: str) -> BuildRejectedError:
     return BuildRejectedError(f"ONNX Runtime has no knob {name} with value '{value}'")
 
 
-def _set_knob(options: Any, name: str, value: str) -> None:
+def _set_knob(options: Any, name: str, value: str, provider: str) -> None:
     import onnxruntime as ort
 
     knob = knobs.knob_named(knobs.PREFIX + name)
-    if knob is None or value not in knob.values:
+    if knob is None or value not in knob.values or knob.provider not in ("", provider):
         raise _no_such_knob(knobs.PREFIX + name, value)
+    if knob.target == "provider":
+        return
     if knob.target == "config":
         if value != "full":
             options.add_session_config_entry(name, value)
@@ -351,12 +405,18 @@ def _check_placement(session: Any, provider: str, allow_cpu_nodes: bool) -> None
             f"the session fell back from {provider} to {', '.join(got)}",
             mend="mend the provider's installation (its log says what is missing); a fallback is never timed",
         )
-    if provider == _PROVIDERS["cpu"] or allow_cpu_nodes:
+    if provider == _PROVIDERS["cpu"]:
         return
     try:
         assignment = session.get_provider_graph_assignment_info()
     except (AttributeError, RuntimeError):
         return  # before ONNX Runtime 1.24 placement cannot be read
+    if provider == knobs.CUDA and assignment and provider not in {part.ep_name for part in assignment}:
+        raise BuildRejectedError(
+            f"no node of the model runs on {provider}", mend="use provider cpu for this model"
+        )
+    if allow_cpu_nodes:
+        return
     elsewhere = [
         f"{node.op_type} '{node.name}'"
         for subgraph in assignment

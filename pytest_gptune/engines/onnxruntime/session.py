@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import gc
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pytest_gptune.engines.base import EngineFailedError, EngineInfo, SampleBlock
 from pytest_gptune.engines.disturbance import HostClock
 from pytest_gptune.engines.onnxruntime.tensors import from_ort_value, to_ort_value
+from pytest_gptune.engines.undisturbed import undisturbed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -56,7 +54,7 @@ class SessionEngine:
         scale = 1e-9 / batch
         try:
             before = HostClock.now()
-            with _undisturbed():
+            with undisturbed():
                 deadline = clock() + int(seconds * 1e9)
                 while True:
                     start = clock()
@@ -67,7 +65,7 @@ class SessionEngine:
                     if end >= deadline or len(samples) >= at_most:
                         break
         except Exception as error:  # ONNX Runtime's errors derive from Exception alone
-            raise _failed(error) from error
+            raise failed(error) from error
         return before.describe(SampleBlock(tuple(samples)), HostClock.now())
 
     def serialize(self) -> bytes | None:
@@ -82,20 +80,14 @@ class SessionEngine:
 
     def _bind(self, inputs: Mapping[str, np.ndarray]) -> tuple[Any, list[Any]]:
         """A binding of the inputs, and the values it reads: older versions do not keep them alive."""
-        missing = [name for name in self._inputs if name not in inputs]
-        extra = [name for name in inputs if name not in self._inputs]
-        if missing or extra:
-            raise EngineFailedError(
-                f"inputs do not match the model's: missing {missing}, unknown {extra}",
-                mend=f"give exactly {self._inputs}",
-            )
+        check_names(self._inputs, inputs)
         binding, bound = self._session.io_binding(), []
         for name in self._inputs:
             try:
                 bound.append(to_ort_value(inputs[name]))
                 binding.bind_ortvalue_input(name, bound[-1])
             except Exception as error:
-                raise _failed(error) from error
+                raise failed(error) from error
         for name in self._outputs:
             binding.bind_output(name)
         return binding, bound
@@ -104,25 +96,20 @@ class SessionEngine:
         try:
             self._session.run_with_iobinding(binding)
         except Exception as error:
-            raise _failed(error) from error
+            raise failed(error) from error
 
 
-def _failed(error: Exception) -> EngineFailedError:
+def check_names(wanted: Sequence[str], inputs: Mapping[str, np.ndarray]) -> None:
+    """Refuse inputs that are not exactly the model's; raises EngineFailedError."""
+    missing = [name for name in wanted if name not in inputs]
+    extra = [name for name in inputs if name not in wanted]
+    if missing or extra:
+        raise EngineFailedError(
+            f"inputs do not match the model's: missing {missing}, unknown {extra}",
+            mend=f"give exactly {list(wanted)}",
+        )
+
+
+def failed(error: Exception) -> EngineFailedError:
+    """What ONNX Runtime raised, as a failure of the engine."""
     return EngineFailedError(f"ONNX Runtime raised {type(error).__name__}: {' '.join(str(error).split())}")
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """No garbage collection and no tracing of coverage tools or debuggers within a timed region."""
-    collects = gc.isenabled()
-    trace, profile = sys.gettrace(), sys.getprofile()
-    gc.disable()
-    sys.settrace(None)
-    sys.setprofile(None)
-    try:
-        yield
-    finally:
-        sys.settrace(trace)
-        sys.setprofile(profile)
-        if collects:
-            gc.enable()
