@@ -50,7 +50,7 @@ class Progress:
         if len(records) == 1:
             total = duration(mean_s * planned)
             text = f"{planned} routes at about {mean_s:.1f} s: about {total} and the finals"
-        elif now - self._said_s[spec.tuning] >= _EVERY_S:
+        elif now - self._said_s.setdefault(spec.tuning, now) >= _EVERY_S:
             text = f"{len(records)} of {planned} routes, {best_so_far(spec, records)}, "
             text += f"about {duration(mean_s * left)} left"
         else:
