@@ -1,4 +1,4 @@
-"""Runs that are killed at any moment and go on: nothing is lost, nothing is built twice, the end is the same."""
+"""Runs that are killed at any moment and go on: nothing is lost or built twice, and the end is the same."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -43,7 +42,7 @@ def essence(test: dict[str, Any]) -> dict[str, Any]:
     """What has to be the same, to the last digit, however often the run was killed."""
     verdict = {key: test["verdict"][key] for key in ("outcome", "reason", "ratio")}
     latencies = {
-        r["id"]: r["latency"] and (r["latency"]["value"], r["latency"]["builds"]) for r in test["routes"]
+        r["id"]: (r["latency"]["value"], r["latency"]["builds"]) for r in test["routes"] if r["latency"]
     }
     facts = {key: test[key] for key in ("winner", "default", "finalists", "co_winners")}
     return {**facts, "verdict": verdict, "latencies": latencies, "statuses": statuses(test)}
@@ -122,9 +121,7 @@ def test_a_finished_run_is_taken_up_whole(planted: PlantedProject) -> None:
     """Search, late routes and finals: the verdict is there, and nothing was built."""
     planted.plant(knobs=KNOBS, factors=FACTORS)
     expected, built = undisturbed(planted)
-    begun = time.monotonic()
     assert planted.run(*COMMAND, "--gptune-continue").ret == 0
-    assert time.monotonic() >= begun
     assert essence(report(planted)) == essence(expected)
     assert planted.builds() == built
 
