@@ -96,6 +96,7 @@ class BuildRequest:
         route: the knobs that differ from their defaults; empty for the default route.
         shapes: the shape of each input the engine is declared for, where the model leaves it open.
         options: the backend's own options, from the marker's ``options``.
+        golden: path of the golden, whose inputs calibrate a route that needs it; empty where there is none.
     """
 
     model: str
@@ -103,6 +104,7 @@ class BuildRequest:
     route: RoutePairs = ()
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
+    golden: str = ""
 
     @property
     def route_text(self) -> str:

@@ -128,7 +128,7 @@ def make_contest(
         keys.add(spec.default_key)
         unchecked.add(spec.default_key)
     shapes = {name: tuple(array.shape) for name, array in case.inputs.items()}
-    base = BuildRequest(spec.model_path, spec.model_sha256, (), shapes, spec.options)
+    base = BuildRequest(spec.model_path, spec.model_sha256, (), shapes, spec.options, spec.golden_path)
     requests = {
         key: replace(base, route=route_pairs(key))
         for key in sorted(keys, key=lambda key: list(records).index(key))

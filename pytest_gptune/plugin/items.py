@@ -78,6 +78,7 @@ class ItemRun:
                 route_pairs(route.key),
                 self._declared_shapes(),
                 plan.backend_options,
+                str(self.golden_path),
             ),
             record=RouteRecord(
                 id=route.id,

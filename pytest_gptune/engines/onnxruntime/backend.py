@@ -11,6 +11,7 @@ import re
 import time
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,12 @@ from pytest_gptune.engines.base import (
     BuildRequest,
     EngineInfo,
     Environment,
+    ModelInfo,
     RoutePairs,
 )
 from pytest_gptune.engines.machine import cpu_model, load_average, steering_environment, usable_cores
-from pytest_gptune.engines.onnxruntime import knobs
+from pytest_gptune.engines.onnxruntime import knobs, quantise
+from pytest_gptune.engines.onnxruntime.quantised_model import quantised_model
 from pytest_gptune.engines.onnxruntime.session import SessionEngine
 from pytest_gptune.errors import ModelError, SettingsError
 
@@ -40,6 +43,7 @@ _OPTIONS = {
     "provider": "execution provider that must run every node: cpu (default), or another by name",
     "allow_cpu_nodes": "True: nodes the provider leaves to the CPU are accepted",
     "log_severity": "0 (verbose) to 4 (fatal); default 3 (errors)",
+    quantise.OPTION: "nodes, groups, or patterns of node names: search these knobs without an expression",
 }
 
 _ASSIGNMENT_KEY = "session.record_ep_graph_assignment_info"
@@ -103,6 +107,8 @@ class OnnxRuntimeBackend:
                 where="options={...} of the marker",
                 mend="use True or False",
             )
+        if quantise.OPTION in options:
+            quantise.check_option(options[quantise.OPTION])
 
     def environment(self, options: Mapping[str, Any]) -> Environment:
         """The machine and ONNX Runtime's version and provider."""
@@ -143,6 +149,7 @@ class OnnxRuntimeBackend:
             quantised=None
             if model is None
             else bool({"QuantizeLinear", "DequantizeLinear"} & model.operators),
+            of_model=_quantise_knobs(model, options),
         )
 
     def process_family(self, route: RoutePairs) -> str:
@@ -154,26 +161,46 @@ class OnnxRuntimeBackend:
         import onnxruntime as ort
 
         provider = _provider(request.options)
-        options, effective = _session_options(request)
+        groups, route = quantise.split_route(request.route)
+        options, effective = _session_options(replace(request, route=route))
+        path, quantised = request.model, dict[str, str]()
+        if groups:
+            made, quantised = quantised_model(request, groups)
+            path = str(made)
         providers = [provider] if provider == _PROVIDERS["cpu"] else [provider, _PROVIDERS["cpu"]]
         start = time.perf_counter()
         try:
             with warnings.catch_warnings():
                 # A provider that is missing is only warned of; it is checked below.
                 warnings.simplefilter("ignore")
-                session = ort.InferenceSession(request.model, options, providers=providers)
+                session = ort.InferenceSession(path, options, providers=providers)
         except Exception as error:  # ONNX Runtime's errors derive from Exception alone
             raise _build_error(error, request, ort.__version__) from error
         build_seconds = time.perf_counter() - start
         session.disable_fallback()
         _check_placement(session, provider, bool(request.options.get("allow_cpu_nodes")))
         digest = hashlib.sha256(
-            json.dumps([request.model_sha256, ort.__version__, provider, effective], sort_keys=True).encode()
+            json.dumps(
+                [request.model_sha256, ort.__version__, provider, {**effective, **quantised}], sort_keys=True
+            ).encode()
         )
         info = EngineInfo(
             digest=digest.hexdigest(), latency_kind="host_wall", build_seconds=build_seconds, graph=False
         )
         return SessionEngine(session, info)
+
+
+def _quantise_knobs(model: ModelInfo | None, options: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Knobs of the model's nodes: searched where the option asks for them, else where routes name them."""
+    if model is None or not quantise.OPERATORS & model.operators:
+        return []
+    try:
+        import onnx
+    except ImportError:  # another interpreter, to which the routes of this one are given
+        return []
+    nodes = quantise.quantisable_nodes(onnx.load(model.path, load_external_data=False))
+    wanted = options.get(quantise.OPTION)
+    return quantise.knob_options(quantise.node_groups(nodes, wanted), on_request=wanted is None)
 
 
 def _library() -> Path:

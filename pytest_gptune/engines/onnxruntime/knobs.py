@@ -218,6 +218,7 @@ def knob_space(
     keys: Iterable[str],
     passes: Sequence[str],
     quantised: bool | None,
+    of_model: Sequence[dict[str, Any]] = (),
 ) -> str:
     """The knob space as JSON in the form of ``IBuilderConfig.getAllBuildRoutes()``.
 
@@ -230,6 +231,7 @@ def knob_space(
         keys: configuration keys the installed version knows.
         passes: optimisation passes it has; they are knobs on request.
         quantised: whether the model has QuantizeLinear or DequantizeLinear; None without a model.
+        of_model: knobs of the model, in the same form.
     """
     have, members = set(attributes) | set(keys), set(levels)
     on_arm = machine.lower() in ("arm64", "aarch64")
@@ -252,7 +254,7 @@ def knob_space(
         option = _option(PASS_PREFIX + name, ("on", "off"), "on", f"Optimisation pass {name}.")
         option["on_request"] = True
         options.append(option)
-    return json.dumps({"tuner_version": tuner_version, "tuner_options": options})
+    return json.dumps({"tuner_version": tuner_version, "tuner_options": [*options, *of_model]})
 
 
 def _option(name: str, values: Sequence[str], default: str, text: str) -> dict[str, Any]:

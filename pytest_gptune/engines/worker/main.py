@@ -94,6 +94,7 @@ class Server:
             _pairs(plain["route"]),
             {name: tuple(dims) for name, dims in plain["shapes"].items()},
             plain["options"],
+            plain["golden"],
         )
         engine = self._backend(header).build(request)
         number, self._next = self._next, self._next + 1

@@ -85,6 +85,7 @@ class WorkerBackend:
                 "route": [list(pair) for pair in request.route],
                 "shapes": {name: list(dims) for name, dims in request.shapes.items()},
                 "options": dict(request.options),
+                "golden": request.golden,
             },
         }
         result, _ = self.call(worker, header, timeout_s=self._timeout_s)
