@@ -140,6 +140,12 @@ def test_a_node_belongs_to_the_first_pattern_that_matches_it() -> None:
     ]
 
 
+def test_a_pattern_may_name_operators() -> None:
+    nodes = [*named("a", "b", operator="Conv"), *named("c", "d")]
+    groups = node_groups(nodes, ["Conv:2", "MatMul:*", "Conv:*"])
+    assert [[n.name for n in g.nodes] for g in groups] == [["b"], ["c", "d"], ["a"]]
+
+
 @pytest.mark.parametrize(
     ("patterns", "said", "mend"),
     [

@@ -82,7 +82,8 @@ def node_groups(nodes: Sequence[QuantNode], wanted: Any) -> tuple[NodeGroup, ...
     Args:
         nodes: as ``quantisable_nodes`` gives them.
         wanted: the option: None or ``"groups"`` for the default, ``"nodes"`` for each node by itself, or
-            patterns as ``["encoder/*", "head"]``. A node belongs to the first pattern that matches its name.
+            patterns as ``["encoder/*", "Conv:*"]``. A node belongs to the first pattern that matches its
+            name, or its operator and its number among the nodes of it, as default groups count them.
 
     Raises:
         SettingsError: a pattern matches no node, or none that an earlier one has left.
@@ -159,8 +160,17 @@ def _described(group: NodeGroup) -> str:
 
 def _patterned(nodes: Sequence[QuantNode], patterns: Sequence[str]) -> tuple[NodeGroup, ...]:
     left, groups = list(nodes), list[NodeGroup]()
+    counts: dict[str, int] = {}
+    labels: dict[QuantNode, str] = {}
+    for node in nodes:
+        counts[node.operator] = counts.get(node.operator, 0) + 1
+        labels[node] = f"{node.operator}:{counts[node.operator]}"
     for pattern in patterns:
-        members = tuple(node for node in left if fnmatch.fnmatchcase(node.name, pattern))
+        members = tuple(
+            node
+            for node in left
+            if fnmatch.fnmatchcase(node.name, pattern) or fnmatch.fnmatchcase(labels[node], pattern)
+        )
         if not members:
             known = ", ".join(repr(node.name) for node in left[:5])
             more = f" and {len(left) - 5} more" if len(left) > 5 else ""
