@@ -155,23 +155,24 @@ def _verify(
     from pytest_gptune.accuracy import load_golden
     from pytest_gptune.engines.base import BuildRequest
     from pytest_gptune.engines.onnx_model import inspect_model
-    from pytest_gptune.engines.onnxruntime.quantise import split_route
-    from pytest_gptune.engines.onnxruntime.quantised_model import quantised_model
+    from pytest_gptune.engines.onnxruntime.quantised_model import quantised_request
 
     default, route = result["default"]["route"], result["winner"]["route"]
     pairs = tuple((name, value) for name, _, value in (token.partition("=") for token in route.split()))
-    groups, rest = split_route(pairs)
-    tuned = described.path
-    if groups:
-        options = {"quantise": list(described.quantise)}
-        request = BuildRequest(str(tuned), inspect_model(tuned).sha256, pairs, {}, options, str(golden))
-        tuned, _ = quantised_model(request, groups)
+    request = BuildRequest(
+        str(described.path),
+        inspect_model(described.path).sha256,
+        pairs,
+        options={"quantise": list(described.quantise)} if described.quantise else {},
+        golden=str(golden),
+    )
+    tuned = quantised_request(request)
     threads = f"-ort:intra_op_num_threads={given.threads}"
     inputs = project / "inputs.npz"
     np.savez(inputs, **load_golden(golden).cases[0].inputs)
-    command = [sys.executable, str(HERE / "verify_winner.py"), str(described.path), str(tuned), str(inputs)]
+    command = [sys.executable, str(HERE / "verify_winner.py"), str(described.path), tuned.model, str(inputs)]
     command += ["--provider", given.provider, f"--default={threads}"]
-    changed = [f"{k}={v}" for k, v in rest if f"{k}={v}" not in default.split()]
+    changed = [f"{k}={v}" for k, v in tuned.route if f"{k}={v}" not in default.split()]
     command.append(f"--route={' '.join([threads, *changed])}")
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -7,7 +7,7 @@ sampling, what to compare with what, and what it means is decided elsewhere (``t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -87,6 +87,41 @@ class ModelInfo:
 
 
 @dataclass(frozen=True)
+class ShapeRange:
+    """The shapes of one input that an engine is built for.
+
+    Attributes:
+        min, max: the smallest and the largest, dimension by dimension.
+        opt: what the engine is made fast for.
+    """
+
+    min: tuple[int, ...]
+    opt: tuple[int, ...]
+    max: tuple[int, ...]
+
+    @classmethod
+    def fixed(cls, dims: Sequence[int]) -> ShapeRange:
+        """One shape and no other."""
+        return cls(tuple(dims), tuple(dims), tuple(dims))
+
+    @classmethod
+    def over(cls, shapes: Sequence[Sequence[int]]) -> ShapeRange:
+        """The narrowest range with all of these shapes, which are of one rank; the first is the opt."""
+        columns = list(zip(*shapes, strict=True))
+        return cls(tuple(map(min, columns)), tuple(shapes[0]), tuple(map(max, columns)))
+
+    def as_plain(self) -> list[list[int]]:
+        """As built-in types."""
+        return [list(self.min), list(self.opt), list(self.max)]
+
+    @classmethod
+    def from_plain(cls, plain: Sequence[Sequence[int]]) -> ShapeRange:
+        """The inverse of ``as_plain``."""
+        least, opt, most = (tuple(dims) for dims in plain)
+        return cls(least, opt, most)
+
+
+@dataclass(frozen=True)
 class BuildRequest:
     """What an engine is built from.
 
@@ -94,16 +129,21 @@ class BuildRequest:
         model: path of the ONNX file; external data stands beside it.
         model_sha256: its digest, external data included.
         route: the knobs that differ from their defaults; empty for the default route.
-        shapes: the shape of each input the engine is declared for, where the model leaves it open.
+        shapes: the shapes of each input the engine is declared for, where the model leaves them open.
         options: the backend's own options, from the marker's ``options``.
+        fresh: a replicate of the finals: nothing that an earlier build left is used, as a timing cache,
+            for it would make the two the same build.
+        kept: for ``load`` only: the ``facts`` of the engine when it was kept.
         golden: path of the golden, whose inputs calibrate a route that needs it; empty where there is none.
     """
 
     model: str
     model_sha256: str
     route: RoutePairs = ()
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    shapes: Mapping[str, ShapeRange] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
+    fresh: bool = False
+    kept: Mapping[str, str] = field(default_factory=dict)
     golden: str = ""
 
     @property
@@ -118,8 +158,13 @@ class EngineInfo:
 
     Attributes:
         digest: identifies the engine: equal digests are the same engine, built twice.
+        digest_proves: False where equal digests are necessary and not enough: outputs equal to the bit and
+            equal latencies complete the proof.
         engine_bytes: size of the serialised engine, None where the backend has none.
         graph: whether runs are replayed from a captured graph.
+        layers: what the compiler made of the model, a line for each layer; empty where it does not tell.
+        facts: what has to agree for the serialised engine to be loaded again, and its SHA-256; empty where
+            an engine cannot be kept.
     """
 
     digest: str
@@ -128,6 +173,9 @@ class EngineInfo:
     engine_bytes: int | None = None
     graph: bool = False
     warnings: tuple[str, ...] = ()
+    digest_proves: bool = True
+    layers: tuple[str, ...] = ()
+    facts: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -149,6 +197,26 @@ class Environment:
     noted: Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class SampleBlock:
+    """Samples taken one after another, and what is known of the conditions they were taken under.
+
+    Attributes:
+        latencies_s: seconds per inference, in the order taken.
+        enqueue_share: the host's time to enqueue over the device's time to compute; near 1 the host is what
+            is measured. None on a host engine.
+        sm_clock_hz: clock of the device while the samples were taken; None where there is none.
+        others_share: share of the usable cores' time that other processes took; None where it is unknown.
+        conditions: what else disturbed the samples, in a few words each.
+    """
+
+    latencies_s: tuple[float, ...]
+    enqueue_share: float | None = None
+    sm_clock_hz: float | None = None
+    others_share: float | None = None
+    conditions: tuple[str, ...] = ()
+
+
 class Engine(Protocol):
     """An engine that has been built and is loaded."""
 
@@ -166,17 +234,17 @@ class Engine(Protocol):
     def load(self, inputs: Mapping[str, np.ndarray]) -> None:
         """Put the inputs where the samples that follow read them, outside of the timed region."""
 
-    def sample(self, seconds: float, at_most: int, batch: int = 1) -> list[float]:
+    def sample(self, seconds: float, at_most: int, batch: int = 1) -> SampleBlock:
         """Time inferences on the loaded inputs for ``seconds``, or until ``at_most`` samples are taken.
 
         Args:
             seconds: wall time to spend; at least one sample is taken.
             at_most: the most samples to take.
             batch: inferences per sample; a sample is their mean.
-
-        Returns:
-            Seconds per inference, in the order taken.
         """
+
+    def serialize(self) -> bytes | None:
+        """The engine as it can be shipped and loaded again; None where the backend has no such form."""
 
     def close(self) -> None:
         """Release what the engine holds; it is not used afterwards."""
@@ -199,8 +267,19 @@ class Backend(Protocol):
     def knob_space(self, model: ModelInfo | None, options: Mapping[str, Any]) -> str:
         """The knob space as JSON in the form of ``IBuilderConfig.getAllBuildRoutes()``."""
 
-    def process_family(self, route: RoutePairs) -> str:
-        """Names the process-wide settings of a route; two families never share a process. Empty: none."""
+    def process_family(self, route: RoutePairs) -> str | None:
+        """Names the process-wide settings of a route; two families never share a process. Empty: none.
+
+        None: every build gets a process of its own, since earlier builds of a process leave traces in later
+        ones.
+        """
+
+    def engine_digest(self, request: BuildRequest) -> str | None:
+        """The digest that the engine of ``request`` has, known before it is built; None where it is not.
+
+        Raises:
+            ModelError, RouteFailureError: as ``build``.
+        """
 
     def build(self, request: BuildRequest) -> Engine:
         """Build and load an engine.
@@ -208,4 +287,15 @@ class Backend(Protocol):
         Raises:
             ModelError: the model itself cannot be built, whatever the route.
             RouteFailureError: this route cannot be built.
+        """
+
+    def load(self, request: BuildRequest, data: bytes) -> Engine:
+        """Load an engine that was serialised; the caller has checked that it is the one that was recorded.
+
+        Args:
+            request: what it was built from.
+            data: what ``Engine.serialize`` gave.
+
+        Raises:
+            RouteFailureError: it cannot be loaded here.
         """

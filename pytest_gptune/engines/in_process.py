@@ -14,6 +14,7 @@ from pytest_gptune.engines.base import (
     Environment,
     ModelInfo,
     RoutePairs,
+    SampleBlock,
 )
 from pytest_gptune.engines.failures import failure_of
 from pytest_gptune.errors import GptuneError
@@ -46,7 +47,7 @@ class InProcessBackend:
         """The knob space."""
         return self._backend.knob_space(model, options)
 
-    def process_family(self, route: RoutePairs) -> str:
+    def process_family(self, route: RoutePairs) -> str | None:
         """The process-wide settings of a route."""
         return self._backend.process_family(route)
 
@@ -63,6 +64,24 @@ class InProcessBackend:
             )
         try:
             return _InProcessEngine(self._backend.build(request))
+        except GptuneError:
+            raise
+        except Exception as error:
+            raise failure_of(error) from error
+
+    def engine_digest(self, request: BuildRequest) -> str | None:
+        """The digest of the engine before it is built."""
+        try:
+            return self._backend.engine_digest(request)
+        except GptuneError:
+            raise
+        except Exception as error:
+            raise failure_of(error) from error
+
+    def load(self, request: BuildRequest, data: bytes) -> Engine:
+        """Load a serialised engine here."""
+        try:
+            return _InProcessEngine(self._backend.load(request, data))
         except GptuneError:
             raise
         except Exception as error:
@@ -94,9 +113,15 @@ class _InProcessEngine:
         except Exception as error:
             raise failure_of(error) from error
 
-    def sample(self, seconds: float, at_most: int, batch: int = 1) -> list[float]:
+    def sample(self, seconds: float, at_most: int, batch: int = 1) -> SampleBlock:
         try:
             return self._engine.sample(seconds, at_most, batch)
+        except Exception as error:
+            raise failure_of(error) from error
+
+    def serialize(self) -> bytes | None:
+        try:
+            return self._engine.serialize()
         except Exception as error:
             raise failure_of(error) from error
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_gptune.accuracy import AccuracyGate, Case, Golden
-from pytest_gptune.engines.base import Backend, BuildRequest, Engine
+from pytest_gptune.engines.base import Backend, BuildRequest, Engine, ShapeRange
 from pytest_gptune.engines.calibration import calibration_inputs, calibration_request
+from pytest_gptune.plugin.golden_making import golden_shapes
 from pytest_gptune.plugin.run import compare, device_locked, route_pairs
 from pytest_gptune.records.route_record import RouteRecord, TuningSpec
 from pytest_gptune.timing.finals import (
@@ -67,7 +68,9 @@ class Contest:
             return
         like = next(iter(self.requests.values()))
         request = calibration_request(self.folder)
-        self.requests[CALIBRATION] = replace(request, route=route_pairs(route), options=like.options)
+        self.requests[CALIBRATION] = replace(
+            request, route=route_pairs(route), options=like.options, fresh=True
+        )
         self.run((beside, CALIBRATION))
 
     def standing(self, key: str) -> bool:
@@ -127,8 +130,17 @@ def make_contest(
     if default is not None and default.status == "inaccurate":
         keys.add(spec.default_key)
         unchecked.add(spec.default_key)
-    shapes = {name: tuple(array.shape) for name, array in case.inputs.items()}
-    base = BuildRequest(spec.model_path, spec.model_sha256, (), shapes, spec.options, spec.golden_path)
+    shapes = {name: ShapeRange.from_plain(plain) for name, plain in spec.shapes.items()}
+    shapes = shapes or golden_shapes(golden, case)
+    base = BuildRequest(
+        spec.model_path,
+        spec.model_sha256,
+        (),
+        shapes,
+        spec.options,
+        fresh=True,
+        golden=spec.golden_path,
+    )
     requests = {
         key: replace(base, route=route_pairs(key))
         for key in sorted(keys, key=lambda key: list(records).index(key))

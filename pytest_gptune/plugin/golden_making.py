@@ -20,7 +20,7 @@ from pytest_gptune.accuracy import (
 )
 from pytest_gptune.accuracy.goldens import UNDECLARED_SHAPES, golden_to_bytes
 from pytest_gptune.accuracy.tensors import shape_fits
-from pytest_gptune.engines.base import BackendMissingError, BuildRequest, ModelInfo
+from pytest_gptune.engines.base import BackendMissingError, BuildRequest, ModelInfo, ShapeRange
 from pytest_gptune.errors import GptuneError, SettingsError
 from pytest_gptune.plugin.plan import Plan, find_file
 from pytest_gptune.plugin.settings import MARKER_WHERE
@@ -128,6 +128,43 @@ def shape_cases(shapes: Any, where: str) -> tuple[tuple[str, ...], list[Mapping[
     if isinstance(shapes, (list, tuple)) and all(isinstance(item, Mapping) for item in shapes):
         return (), list(shapes)
     raise SettingsError(f"shapes is {shapes!r}", where=where, mend=mend)
+
+
+def declared_shapes(shapes: Any, where: str) -> dict[str, ShapeRange]:
+    """The marker's ``shapes`` as what an engine is built for: all cases, the first of them fast.
+
+    Raises:
+        SettingsError: as ``shape_cases``, or the cases of an input differ in rank.
+    """
+    names, cases = shape_cases(shapes, where)
+    if not cases:
+        return {}
+    if names:  # a profile is taken as it is given: an order that is wrong is for the backend to say
+        return {
+            name: ShapeRange(**{which: tuple(dims) for which, dims in profile.items()})
+            for name, profile in shapes.items()
+        }
+    return _ranges(cases, where)
+
+
+def golden_shapes(golden: Golden, first: Case) -> dict[str, ShapeRange]:
+    """What an engine is built for that runs every case of the golden and is timed on ``first``."""
+    cases = [first, *golden.cases]
+    return _ranges([{name: array.shape for name, array in case.inputs.items()} for case in cases], "")
+
+
+def _ranges(cases: Sequence[Mapping[str, Sequence[int]]], where: str) -> dict[str, ShapeRange]:
+    found = {}
+    for name in cases[0]:
+        shapes = [case[name] for case in cases if name in case]
+        if len({len(dims) for dims in shapes}) > 1:
+            raise SettingsError(
+                f"shapes of '{name}' differ in rank: {', '.join(str(tuple(dims)) for dims in shapes)}",
+                where=where,
+                mend="give all cases of an input the same number of dimensions",
+            )
+        found[name] = ShapeRange.over(shapes)
+    return found
 
 
 def _reference_outputs(

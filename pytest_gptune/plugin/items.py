@@ -13,7 +13,13 @@ import pytest
 
 from pytest_gptune.accuracy import AccuracyResult, Golden, GoldenError
 from pytest_gptune.accuracy.goldens import REMAKE
-from pytest_gptune.engines.base import BackendMissingError, BuildRequest, Engine, RouteFailureError
+from pytest_gptune.engines.base import (
+    BackendMissingError,
+    BuildRequest,
+    Engine,
+    RouteFailureError,
+    ShapeRange,
+)
 from pytest_gptune.errors import GptuneError, SettingsError
 from pytest_gptune.plugin.benchmark import record_row
 from pytest_gptune.plugin.collection import (
@@ -28,7 +34,7 @@ from pytest_gptune.plugin.collection import (
     planned_route,
     tuning_id,
 )
-from pytest_gptune.plugin.golden_making import make_golden, replace_golden, shape_cases
+from pytest_gptune.plugin.golden_making import declared_shapes, golden_shapes, make_golden, replace_golden
 from pytest_gptune.plugin.plan import (
     Plan,
     PlannedRoute,
@@ -76,9 +82,9 @@ class ItemRun:
                 plan.model.path,
                 plan.model.sha256,
                 route_pairs(route.key),
-                self._declared_shapes(),
+                self._shapes(),
                 plan.backend_options,
-                str(self.golden_path),
+                golden=str(self.golden_path),
             ),
             record=RouteRecord(
                 id=route.id,
@@ -95,10 +101,18 @@ class ItemRun:
         own = set(self.baseline_keys.values())
         return sum(route.key in own and not route.of_search for route in self.plan.routes)
 
-    def _declared_shapes(self) -> dict[str, tuple[int, ...]]:
+    def _shapes(self) -> dict[str, ShapeRange]:
+        """The marker's shapes; without them those of the golden, where the model has dynamic dimensions."""
         where = f"{self.plan.where}, {MARKER_WHERE}, shapes="
-        _, cases = shape_cases(self.plan.settings.shapes, where)
-        return {name: tuple(dims) for name, dims in cases[0].items()} if cases else {}
+        shapes = declared_shapes(self.plan.settings.shapes, where)
+        dynamic = any(not isinstance(d, int) or d < 0 for item in self.plan.model.inputs for d in item.shape)
+        if shapes or not dynamic or not self.golden_path.exists():
+            return shapes
+        try:
+            golden = self.state.golden(self.golden_path)
+        except GoldenError:
+            return {}  # said where the golden is loaded
+        return golden_shapes(golden, golden.cases[0])
 
     def _baseline_keys(self) -> dict[str, str | None]:
         """The key of each route of the test's own baseline; None for one that is not available here."""
@@ -284,6 +298,7 @@ class ItemRun:
             require_baseline=settings.require_baseline,
             ambiguous_fails=settings.ambiguous_fails,
             final_builds=settings.final_builds,
+            shapes={name: shapes.as_plain() for name, shapes in self.run.request.shapes.items()},
         )
 
 

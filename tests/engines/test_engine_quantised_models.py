@@ -80,7 +80,7 @@ def build(backend: OnnxRuntimeBackend) -> Callable[..., SessionEngine]:
     def build(path: Path, *names: str, golden: Path | str = "", **options: Any) -> SessionEngine:
         route = tuple((f"-quant:{name}", "int8") for name in names)
         sha256 = inspect_model(path).sha256
-        return backend.build(BuildRequest(str(path), sha256, route, {}, options, str(golden)))
+        return backend.build(BuildRequest(str(path), sha256, route, options=options, golden=str(golden)))
 
     return build
 

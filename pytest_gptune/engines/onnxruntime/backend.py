@@ -11,7 +11,6 @@ import re
 import time
 import warnings
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,8 @@ from pytest_gptune.engines.base import (
     RoutePairs,
 )
 from pytest_gptune.engines.machine import cpu_model, load_average, steering_environment, usable_cores
-from pytest_gptune.engines.onnxruntime import knobs, quantise
-from pytest_gptune.engines.onnxruntime.quantised_model import quantised_model
+from pytest_gptune.engines.onnxruntime import identity, knobs, quantise
+from pytest_gptune.engines.onnxruntime.quantised_model import quantised_request
 from pytest_gptune.engines.onnxruntime.session import SessionEngine
 from pytest_gptune.errors import ModelError, SettingsError
 
@@ -54,6 +53,8 @@ _OPSET = re.compile(
 )
 _IR = re.compile(r"Unsupported model IR version: (\d+), max supported IR version: (\d+)")
 _DATA_FILE = re.compile(r"External initializer: (\S+) offset: .*out of bounds or can not be read in full")
+# Protobuf's limit: what ONNX Runtime says where the optimised model does not fit into one message.
+_TOO_LARGE = re.compile(r"2GiB|2GB|exceed|Protobuf serialization failed|too large", re.IGNORECASE)
 _UNKNOWN_OPERATOR = re.compile(r"Fatal error: (\S+?)\(-?\d+\) is not a registered function/op")
 
 
@@ -61,6 +62,10 @@ class OnnxRuntimeBackend:
     """ONNX Runtime through its Python package."""
 
     name = "onnxruntime"
+
+    def __init__(self) -> None:
+        # Routes that differ in settings of the run alone share their optimised graph.
+        self._graphs: dict[tuple[str, ...], str | None] = {}
 
     def check_available(self, options: Mapping[str, Any]) -> None:
         """Raise BackendMissingError unless onnxruntime and the provider asked for are installed."""
@@ -158,36 +163,100 @@ class OnnxRuntimeBackend:
 
     def build(self, request: BuildRequest) -> SessionEngine:
         """Create the session; the build time is that of ``InferenceSession``."""
+        request = quantised_request(request)
+        digest = self._engine_digest(request)
+        options, _ = _session_options(request)
+        start = time.perf_counter()
+        session = _make_session(request, request.model, options)
+        build_seconds = time.perf_counter() - start
+        info = EngineInfo(digest=digest, latency_kind="host_wall", build_seconds=build_seconds, graph=False)
+        return SessionEngine(session, info, lambda: self._shippable(request))
+
+    def engine_digest(self, request: BuildRequest) -> str:
+        """The digest of the engine of ``request``: of its optimised graph and the options that apply.
+
+        Where ONNX Runtime cannot write the optimised model (beyond 2 GB), of the model and all options.
+        """
+        return self._engine_digest(quantised_request(request))
+
+    def _engine_digest(self, request: BuildRequest) -> str:
+        _, effective = _session_options(request)
+        of_graph = identity.graph_settings(effective)
+        key = (request.model_sha256, _provider(request.options), json.dumps(of_graph, sort_keys=True))
+        if key not in self._graphs:
+            data = self._optimised(request)
+            self._graphs[key] = None if data is None else hashlib.sha256(data).hexdigest()
+        graph = self._graphs[key] or json.dumps(effective, sort_keys=True)
+        return _digest(request, graph, effective)
+
+    def load(self, request: BuildRequest, data: bytes) -> SessionEngine:
+        """A session over an optimised model, which is not optimised again, with the options of the route."""
         import onnxruntime as ort
 
-        provider = _provider(request.options)
-        groups, route = quantise.split_route(request.route)
-        options, effective = _session_options(replace(request, route=route))
-        path, quantised = request.model, dict[str, str]()
-        if groups:
-            made, quantised = quantised_model(request, groups)
-            path = str(made)
-        providers = [provider] if provider == _PROVIDERS["cpu"] else [provider, _PROVIDERS["cpu"]]
+        request = quantised_request(request)
+        options, effective = _session_options(request)
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         start = time.perf_counter()
         try:
-            with warnings.catch_warnings():
-                # A provider that is missing is only warned of; it is checked below.
-                warnings.simplefilter("ignore")
-                session = ort.InferenceSession(path, options, providers=providers)
-        except Exception as error:  # ONNX Runtime's errors derive from Exception alone
-            raise _build_error(error, request, ort.__version__) from error
+            session = _make_session(request, data, options)
+        except ModelError as error:
+            raise BuildRejectedError(f"the kept engine cannot be loaded: {error.what}") from error
         build_seconds = time.perf_counter() - start
-        session.disable_fallback()
-        _check_placement(session, provider, bool(request.options.get("allow_cpu_nodes")))
-        digest = hashlib.sha256(
-            json.dumps(
-                [request.model_sha256, ort.__version__, provider, {**effective, **quantised}], sort_keys=True
-            ).encode()
-        )
         info = EngineInfo(
-            digest=digest.hexdigest(), latency_kind="host_wall", build_seconds=build_seconds, graph=False
+            digest=_digest(request, hashlib.sha256(data).hexdigest(), effective),
+            latency_kind="host_wall",
+            build_seconds=build_seconds,
+            engine_bytes=len(data),
         )
-        return SessionEngine(session, info)
+        return SessionEngine(session, info, lambda: data)
+
+    def _shippable(self, request: BuildRequest) -> bytes | None:
+        """The optimised model, complete in itself; None where there is no such form."""
+        data = self._optimised(request)
+        return data if data is not None and not identity.has_external_data(data) else None
+
+    def _optimised(self, request: BuildRequest) -> bytes | None:
+        """The optimised model, None where ONNX Runtime cannot write it."""
+        options, _ = _session_options(request)
+        # Repacked weights are not part of the graph, and cost most of the time.
+        options.add_session_config_entry("session.disable_prepacking", "1")
+
+        def make(path: str) -> object:
+            options.optimized_model_filepath = path
+            return _make_session(request, request.model, options)
+
+        try:
+            return identity.optimised_model(make) or None
+        except BuildRejectedError as error:
+            if _TOO_LARGE.search(error.what):
+                return None
+            raise
+
+
+def _digest(request: BuildRequest, graph: str, effective: Mapping[str, str]) -> str:
+    import onnxruntime as ort
+
+    provider = _provider(request.options)
+    # The written graph only names weights that lie in external files: the model's digest contains them.
+    return identity.engine_digest([request.model_sha256, graph], ort.__version__, provider, effective)
+
+
+def _make_session(request: BuildRequest, model: str | bytes, options: Any) -> Any:
+    """The session over a model by its path or its bytes, on the provider that was asked for and no other."""
+    import onnxruntime as ort
+
+    provider = _provider(request.options)
+    providers = [provider] if provider == _PROVIDERS["cpu"] else [provider, _PROVIDERS["cpu"]]
+    try:
+        with warnings.catch_warnings():
+            # A provider that is missing is only warned of; it is checked below.
+            warnings.simplefilter("ignore")
+            session = ort.InferenceSession(model, options, providers=providers)
+    except Exception as error:  # ONNX Runtime's errors derive from Exception alone
+        raise _build_error(error, request, ort.__version__) from error
+    session.disable_fallback()
+    _check_placement(session, provider, bool(request.options.get("allow_cpu_nodes")))
+    return session
 
 
 def _quantise_knobs(model: ModelInfo | None, options: Mapping[str, Any]) -> list[dict[str, Any]]:

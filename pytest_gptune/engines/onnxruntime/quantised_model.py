@@ -11,12 +11,13 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gptune.engines.base import BuildRejectedError, BuildRequest
 from pytest_gptune.engines.golden_inputs import read_golden_inputs
-from pytest_gptune.engines.onnxruntime.quantise import QuantNode, nodes_of
+from pytest_gptune.engines.onnxruntime.quantise import QuantNode, nodes_of, split_route
 from pytest_gptune.storage import cache_folder, locked, scratch_folder, write_atomically
 
 if TYPE_CHECKING:
@@ -30,14 +31,19 @@ _MOST_BYTES = 2**31 - 2**26
 _KEPT_BYTES = 4 * 2**30
 
 
-def quantised_model(request: BuildRequest, groups: frozenset[str]) -> tuple[Path, dict[str, str]]:
-    """The model with the nodes of these groups quantised, and what its engine's digest has to tell of it.
+def quantised_request(request: BuildRequest) -> BuildRequest:
+    """The request for the same engine from the quantised model; unchanged where the route quantises nothing.
+
+    Its digest stands for the model, the nodes, and what they were calibrated on.
 
     Raises:
         BuildRejectedError: the model is too large, there is no golden to calibrate on, onnx is not installed,
             or onnxruntime.quantization refuses the nodes or leaves them as they are.
         StorageError: the cache folder cannot be written.
     """
+    groups, route = split_route(request.route)
+    if not groups:
+        return replace(request, route=route)
     model = _load(request)
     nodes = nodes_of(model, groups, request.options)
     calibrates = any(node.operator == "Conv" for node in nodes)
@@ -45,7 +51,8 @@ def quantised_model(request: BuildRequest, groups: frozenset[str]) -> tuple[Path
     told = {"nodes": ",".join(node.name for node in nodes), "method": str(_METHOD)}
     if calibrates:
         told["calibration"] = _digest_of_cases(cases)
-    path = cache_folder() / "quantised" / f"{_digest(request, told)}.onnx"
+    digest = _digest(request, told)
+    path = cache_folder() / "quantised" / f"{digest}.onnx"
     with locked(path.with_suffix(".making")):
         if path.is_file():
             with contextlib.suppress(OSError):
@@ -53,7 +60,7 @@ def quantised_model(request: BuildRequest, groups: frozenset[str]) -> tuple[Path
         else:
             write_atomically(path, _quantise(model, nodes, cases))
             _drop_oldest(path.parent, keep=path)
-    return path, told
+    return replace(request, model=str(path), model_sha256=digest, route=route)
 
 
 def _digest(request: BuildRequest, told: Mapping[str, str]) -> str:

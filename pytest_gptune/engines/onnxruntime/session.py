@@ -6,11 +6,12 @@ import gc
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from pytest_gptune.engines.base import EngineFailedError, EngineInfo
+from pytest_gptune.engines.base import EngineFailedError, EngineInfo, SampleBlock
+from pytest_gptune.engines.disturbance import HostClock
 from pytest_gptune.engines.onnxruntime.tensors import from_ort_value, to_ort_value
 
 if TYPE_CHECKING:
@@ -28,9 +29,12 @@ class SessionEngine:
     Where outputs have other shapes than the model declares, each run allocates them.
     """
 
-    def __init__(self, session: Any, info: EngineInfo) -> None:
+    def __init__(
+        self, session: Any, info: EngineInfo, serialise: Callable[[], bytes | None] = lambda: None
+    ) -> None:
         self._session = session
         self._info = info
+        self._serialise = serialise
         self._inputs = [item.name for item in session.get_inputs()]
         self._outputs = [item.name for item in session.get_outputs()]
         self._binding: Any = None
@@ -53,7 +57,7 @@ class SessionEngine:
         """Copy the inputs into values of the session's own; samples read those."""
         self._binding, self._bound = self._bind(inputs)
 
-    def sample(self, seconds: float, at_most: int, batch: int = 1) -> list[float]:
+    def sample(self, seconds: float, at_most: int, batch: int = 1) -> SampleBlock:
         """Time inferences on the loaded inputs with the monotonic clock."""
         if self._binding is None:
             raise EngineFailedError("sample() before load(): no inputs are bound")
@@ -62,6 +66,7 @@ class SessionEngine:
         samples: list[float] = []
         scale = 1e-9 / batch
         try:
+            before = HostClock.now()
             with _undisturbed():
                 deadline = clock() + int(seconds * 1e9)
                 while True:
@@ -71,12 +76,17 @@ class SessionEngine:
                     end = clock()
                     samples.append((end - start) * scale)
                     if end >= deadline or len(samples) >= at_most:
-                        return samples
+                        break
         except Exception as error:  # ONNX Runtime's errors derive from Exception alone
             if not self._allocates and _NOT_AS_DECLARED.search(str(error)):
                 self._allocates = True
                 return self.sample(seconds, at_most, batch)
             raise _failed(error) from error
+        return before.describe(SampleBlock(tuple(samples)), HostClock.now())
+
+    def serialize(self) -> bytes | None:
+        """The optimised model; None where ONNX Runtime cannot write it."""
+        return self._serialise()
 
     def close(self) -> None:
         """Drop the session and with it its threads."""

@@ -16,6 +16,7 @@ from pytest_gptune.engines.base import (
     ModelInfo,
     RouteFailureError,
     RoutePairs,
+    SampleBlock,
 )
 from pytest_gptune.engines.failures import failure_from_plain
 from pytest_gptune.engines.registry import factory_of
@@ -45,7 +46,8 @@ class WorkerBackend:
         self._timeout_s = route_timeout_s
         self._workers: dict[str, WorkerProcess] = {}
         self._live: dict[int, int] = {}
-        self._families: dict[RoutePairs, str] = {}
+        self._families: dict[RoutePairs, str | None] = {}
+        self._alone: set[WorkerProcess] = set()
 
     def check_available(self, options: Mapping[str, Any]) -> None:
         """Raise BackendMissingError unless engines can be built and run."""
@@ -64,41 +66,59 @@ class WorkerBackend:
         plain = None if model is None else _model_to_plain(model)
         return str(self._ask("", {"op": "knobs", "model": plain, "options": dict(options)})["json"])
 
-    def process_family(self, route: RoutePairs) -> str:
-        """The process-wide settings of a route."""
+    def process_family(self, route: RoutePairs) -> str | None:
+        """The process-wide settings of a route, None where each build has a process of its own."""
         if route not in self._families:
             header = {"op": "family", "route": [list(pair) for pair in route]}
-            self._families[route] = str(self._ask("", header)["family"])
+            self._families[route] = self._ask("", header)["family"]
         return self._families[route]
 
     def build(self, request: BuildRequest) -> WorkerEngine:
         """Build an engine in the worker of its family."""
+        return self._made("build", request, None)
+
+    def engine_digest(self, request: BuildRequest) -> str | None:
+        """The digest of the engine before it is built, from the worker of its family."""
+        worker = self._worker(self.process_family(request.route) or "")
+        worker.mark_log()
+        header = {"op": "digest", "request": _request_to_plain(request)}
+        digest = self.call(worker, header, timeout_s=self._timeout_s)[0]["digest"]
+        return None if digest is None else str(digest)
+
+    def load(self, request: BuildRequest, data: bytes) -> WorkerEngine:
+        """Load a serialised engine in the worker of its family."""
+        import numpy as np
+
+        return self._made("load_engine", request, {"engine": np.frombuffer(data, np.uint8)})
+
+    def _made(
+        self, operation: str, request: BuildRequest, arrays: Mapping[str, np.ndarray] | None
+    ) -> WorkerEngine:
         family = self.process_family(request.route)
-        worker = self._worker(family)
+        worker = self._worker_alone() if family is None else self._worker(family)
         worker.mark_log()
         deadline = time.monotonic() + self._timeout_s
         header = {
-            "op": "build",
-            "request": {
-                "model": request.model,
-                "model_sha256": request.model_sha256,
-                "route": [list(pair) for pair in request.route],
-                "shapes": {name: list(dims) for name, dims in request.shapes.items()},
-                "options": dict(request.options),
-                "golden": request.golden,
-            },
+            "op": operation,
+            "request": _request_to_plain(request),
         }
-        result, _ = self.call(worker, header, timeout_s=self._timeout_s)
+        try:
+            result, _ = self.call(worker, header, arrays, timeout_s=self._timeout_s)
+        except BaseException:
+            self._end_alone(worker)
+            raise
         plain = result["info"]
-        info = EngineInfo(**{**plain, "warnings": tuple(plain["warnings"])})
+        lists = {name: tuple(plain[name]) for name in ("warnings", "layers")}
+        info = EngineInfo(**{**plain, **lists})
         self._live[worker.pid] = self._live.get(worker.pid, 0) + 1
         return WorkerEngine(self, worker, result["engine"], info, deadline, self._timeout_s)
 
     def close(self) -> None:
         """End all workers."""
-        for worker in self._workers.values():
+        for worker in (*self._workers.values(), *self._alone):
             worker.close()
         self._workers.clear()
+        self._alone.clear()
         self._live.clear()
 
     def call(
@@ -120,8 +140,9 @@ class WorkerBackend:
         return answer["result"], out
 
     def release(self, worker: WorkerProcess) -> None:
-        """Note that one engine of the worker was closed."""
+        """Note that one engine of the worker was closed; a worker with no other engine to come ends."""
         self._live[worker.pid] = self._live.get(worker.pid, 1) - 1
+        self._end_alone(worker)
 
     def _ask(self, family: str, header: Mapping[str, Any]) -> dict[str, Any]:
         return self.call(self._worker(family), header, timeout_s=_QUESTION_TIMEOUT_S)[0]
@@ -132,9 +153,23 @@ class WorkerBackend:
         if worker is not None and (not worker.alive or (worker.tainted and not self._live.get(worker.pid))):
             worker.close()
         if worker is None or not worker.alive:
-            sys_path = sys.path if self._python is None else []
-            worker = self._workers[family] = WorkerProcess(sys_path, self._python)
-            self._live[worker.pid] = 0
+            worker = self._workers[family] = self._start()
+        return worker
+
+    def _worker_alone(self) -> WorkerProcess:
+        """A new worker that builds one engine."""
+        worker = self._start()
+        self._alone.add(worker)
+        return worker
+
+    def _end_alone(self, worker: WorkerProcess) -> None:
+        if worker in self._alone:
+            self._alone.remove(worker)
+            worker.close()
+
+    def _start(self) -> WorkerProcess:
+        worker = WorkerProcess(sys.path if self._python is None else [], self._python)
+        self._live[worker.pid] = 0
         return worker
 
 
@@ -171,21 +206,27 @@ class WorkerEngine:
         """Put the inputs into the worker."""
         self._call({"op": "load"}, inputs, self._timeout_s)
 
-    def sample(self, seconds: float, at_most: int, batch: int = 1) -> list[float]:
+    def sample(self, seconds: float, at_most: int, batch: int = 1) -> SampleBlock:
         """Sample in the worker while this process sleeps."""
         header = {"op": "sample", "seconds": seconds, "at_most": at_most, "batch": batch}
-        samples = self._call(header, None, seconds + self._timeout_s)[0]["samples"]
-        return [float(sample) for sample in samples]
+        plain = self._call(header, None, seconds + self._timeout_s)[0]["block"]
+        latencies = tuple(float(sample) for sample in plain["latencies_s"])
+        return SampleBlock(**{**plain, "latencies_s": latencies, "conditions": tuple(plain["conditions"])})
+
+    def serialize(self) -> bytes | None:
+        """The engine's bytes, out of the worker."""
+        result, arrays = self._call({"op": "serialize"}, None, self._timeout_s)
+        return None if result["none"] else arrays["engine"].tobytes()
 
     def close(self) -> None:
-        """Release it; nothing to do where its worker is gone."""
-        if self._worker.alive:
-            try:
+        """Release it."""
+        try:
+            if self._worker.alive:
                 self._call({"op": "close"}, None, self._timeout_s)
-            except RouteFailureError:
-                self._worker.tainted = True
-            finally:
-                self._backend.release(self._worker)
+        except RouteFailureError:
+            self._worker.tainted = True
+        finally:
+            self._backend.release(self._worker)
 
     def _call(
         self, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None, timeout_s: float
@@ -196,6 +237,19 @@ class WorkerEngine:
         return self._backend.call(
             self._worker, {**header, "engine": self._number}, ready, timeout_s=timeout_s
         )
+
+
+def _request_to_plain(request: BuildRequest) -> dict[str, Any]:
+    return {
+        "model": request.model,
+        "model_sha256": request.model_sha256,
+        "route": [list(pair) for pair in request.route],
+        "shapes": {name: shapes.as_plain() for name, shapes in request.shapes.items()},
+        "options": dict(request.options),
+        "fresh": request.fresh,
+        "kept": dict(request.kept),
+        "golden": request.golden,
+    }
 
 
 def _model_to_plain(model: ModelInfo) -> dict[str, Any]:
