@@ -249,7 +249,7 @@ class Gating:
                     )
                     + "measure on a quieter machine, or raise ini gptune_final_builds.",
                 )
-            self.contest.run(keys)
+            self.contest.prolong(keys)
             if failed := [k for k in keys if k != CALIBRATION and not self.contest.standing(k)]:
                 error = self.contest.result.failures.get(failed[0])
                 message = f"an engine failed when it was built again: {error}"

@@ -60,14 +60,16 @@ class FinalsPlan:
 
     Attributes:
         head_s: discarded at the start of every block.
-        builds: pairs of builds in the first go, and in each go after it.
+        builds: pairs of builds in the first go.
+        step: pairs of builds that are added when measured again.
         most_builds: pairs of builds when measured again, in all.
         rounds: blocks of each build.
     """
 
     builds: int = 5
+    step: int = 3
     most_builds: int = 25
-    rounds: int = 4
+    rounds: int = 3
     block_s: float = 0.05
     head_s: float = 0.012
     warmup_s: float = 0.03
