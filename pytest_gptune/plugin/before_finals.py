@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from pytest_gptune.records.route_record import RouteRecord
+from pytest_gptune.reports.terminal import rounded_up
 from pytest_gptune.reports.tuning_report import TuningReport
 from pytest_gptune.verdict import Verdict
 
@@ -53,15 +54,6 @@ def verdict_before_finals(report: TuningReport) -> Verdict | None:
     return None
 
 
-def _rounded_up(value: float) -> str:
-    """Four digits that are not less than the value: what is printed has to pass."""
-    shown = f"{value:.4g}"
-    if float(shown) < value:
-        exponent = math.floor(math.log10(value)) - 3
-        shown = f"{(math.floor(value / 10**exponent) + 1) * 10**exponent:.4g}"
-    return shown
-
-
 def is_complete(report: TuningReport) -> bool:
     """Whether every route of the search ran; a single route that was asked for is never all."""
     return report.spec.search != "route" and len(report.routes) >= report.spec.planned
@@ -78,7 +70,7 @@ def _needed(records: Sequence[RouteRecord]) -> str:
     needed = [r.needed_epsilon for r in records if r.needed_epsilon is not None]
     finite = [value for value in needed if math.isfinite(value)]
     if finite:
-        return f"the smallest epsilon at which one would pass: {_rounded_up(min(finite))}."
+        return f"the smallest epsilon at which one would pass: {rounded_up(min(finite))}."
     if needed:
         return "no epsilon would do: outputs are missing, of another shape, or not finite."
     return "no route is within the epsilon of every output."

@@ -40,6 +40,7 @@ class State:
     config: pytest.Config
     plans: dict[str, Plan | GptuneError | Unavailable] = field(default_factory=dict)
     best_s: dict[str, float] = field(default_factory=dict)
+    timed_cases: dict[str, str] = field(default_factory=dict)
     updated_goldens: set[Path] = field(default_factory=set)
     _backends: dict[str, WorkerBackend | InProcessBackend] = field(default_factory=dict)
     _models: dict[tuple[Path, int, int], ModelInfo] = field(default_factory=dict)

@@ -70,13 +70,7 @@ class CacheHeader:
 
     def differences(self, earlier: Mapping[str, Any]) -> list[str]:
         """What an earlier header of the same tuning has otherwise, a line each."""
-        now = _flat(json.loads(json.dumps(self.as_plain())))
-        then = _flat(earlier)
-        return [
-            f"{key}: {then.get(key)} -> {now.get(key)}"
-            for key in sorted({*now, *then})
-            if now.get(key) != then.get(key) and key != "searching_algorithm"
-        ]
+        return differing(json.loads(json.dumps(self.as_plain())), earlier)
 
 
 @dataclass(frozen=True)
@@ -160,7 +154,7 @@ def read_cache(path: Path) -> CacheContent:
     headers: dict[str, Mapping[str, Any]] = {}
     rows: dict[str, dict[str, Mapping[str, Any]]] = {}
     warnings: list[str] = []
-    for line in _lines(content, path, warnings):
+    for line in lines_of(content, path, warnings):
         tuning = line.get("tuning", "")
         if not isinstance(tuning, str):
             raise CacheError("a line of the tuning cache names no test", where=str(path), mend=_MEND)
@@ -175,7 +169,7 @@ def read_cache(path: Path) -> CacheContent:
                     where=str(path),
                     mend=_MEND,
                 )
-            if tuning in headers and _conditions(headers[tuning]) != _conditions(line):
+            if tuning in headers and conditions_of(headers[tuning]) != conditions_of(line):
                 rows.pop(tuning, None)  # of another model, golden or stack: nothing to take up
             headers[tuning] = line
     return CacheContent(headers, rows, tuple(warnings))
@@ -184,7 +178,12 @@ def read_cache(path: Path) -> CacheContent:
 _MEND = "give another file to --gptune-cache, or delete this one"
 
 
-def _lines(content: bytes, path: Path, warnings: list[str]) -> Iterator[Mapping[str, Any]]:
+def lines_of(content: bytes, path: Path, warnings: list[str]) -> Iterator[Mapping[str, Any]]:
+    """The lines of a cache; what is torn is dropped, and said in ``warnings``.
+
+    Raises:
+        CacheError: a line before the last is not a JSON object.
+    """
     lines = content.split(b"\n")
     torn = lines.pop()
     if torn:
@@ -203,14 +202,29 @@ def _lines(content: bytes, path: Path, warnings: list[str]) -> Iterator[Mapping[
         yield plain
 
 
-def _conditions(header: Mapping[str, Any]) -> dict[str, Any]:
+def conditions_of(header: Mapping[str, Any]) -> dict[str, Any]:
     """What rows were measured with; another search over the same is none of it."""
     return {key: value for key, value in header.items() if key != "searching_algorithm"}
 
 
+def line_of(plain: Mapping[str, Any]) -> bytes:
+    """A line as it stands in the file, its end included."""
+    return json.dumps(_finite(plain), allow_nan=False, separators=(",", ":")).encode() + b"\n"
+
+
+def differing(now: Mapping[str, Any], then: Mapping[str, Any]) -> list[str]:
+    """What differs between the conditions of two headers, a line each, ``then`` first."""
+    new, old = _flat(conditions_of(now)), _flat(conditions_of(then))
+    return [
+        f"{key}: {old.get(key)} -> {new.get(key)}"
+        for key in sorted({*new, *old})
+        if new.get(key) != old.get(key)
+    ]
+
+
 def _append(path: Path, plain: Mapping[str, Any]) -> None:
     """Append one line and sync it; a torn line that a killed run left is ended first."""
-    line = json.dumps(_finite(plain), allow_nan=False, separators=(",", ":")).encode() + b"\n"
+    line = line_of(plain)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with locked(path), path.open("a+b") as stream:

@@ -6,6 +6,7 @@ import io
 import math
 from collections import Counter
 from collections.abc import Mapping
+from decimal import ROUND_CEILING, Context, Decimal
 from typing import TYPE_CHECKING
 
 from pytest_gptune.records.baseline import shapes_text
@@ -282,3 +283,12 @@ def duration(seconds: float) -> str:
 def number(value: float) -> str:
     """A ratio's end with three digits; infinity as a word."""
     return f"{value:.3f}" if math.isfinite(value) else "unbounded"
+
+
+def rounded_up(value: float, digits: int = 4) -> str:
+    """So many digits that are not less than the value: an epsilon that is printed has to pass."""
+    shown = f"{value:.{digits}g}"
+    if float(shown) < value:
+        above = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(Decimal(value))
+        shown = f"{float(above):.{digits}g}"
+    return shown
