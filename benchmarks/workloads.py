@@ -43,7 +43,7 @@ import pytest
 import workload_models
 
 
-@pytest.mark.gptune(**workload_models.workload({name!r}).marker({provider!r}, {threads}))
+@pytest.mark.gptune(**workload_models.workload({name!r}).marker({provider!r}, {threads}, {groups}))
 def test_{name}(gptune):
     gptune.check()
 """
@@ -58,7 +58,7 @@ def run_workload(name: str, given: argparse.Namespace) -> dict[str, Any]:
         project = Path(folder)
         (project / "conftest.py").write_text(_CONFTEST)
         (project / "test_workload.py").write_text(
-            _TEST.format(name=name, provider=given.provider, threads=given.threads)
+            _TEST.format(name=name, provider=given.provider, threads=given.threads, groups=given.groups)
         )
         (project / "pytest.ini").write_text("[pytest]\n")
         report = project / "report.json"
@@ -79,6 +79,7 @@ def run_workload(name: str, given: argparse.Namespace) -> dict[str, Any]:
             "epsilon": described.epsilon,
             "reason": described.reason,
             "quantise": described.quantise,
+            "command": _command(),
             "seconds": round(seconds, 1),
             "load": round(load, 2),
         }
@@ -163,7 +164,7 @@ def _verify(
         str(described.path),
         inspect_model(described.path).sha256,
         pairs,
-        options={"quantise": list(described.quantise)} if described.quantise else {},
+        options=described.options(given.groups),
         golden=str(golden),
     )
     tuned = quantised_request(request)
@@ -232,6 +233,9 @@ def table(document: dict[str, Any]) -> str:
             f"Geometric mean of the speedups: {mean:.2f}x over {len(speedups)} workloads; "
             f"{above} at 1.36x or above.",
         ]
+    if pairs := _pairs(document):
+        near = sum(abs(verified / speedup - 1) <= 0.02 for speedup, verified in pairs)
+        lines += ["", f"The speedups of {near} of {len(pairs)} agree with the verified ones within 2 %."]
     lines += ["", "## What is measured, and why epsilon is what it is", ""]
     lines += ["| workload | model | inputs | metric | reason for epsilon |", "| --- " * 5 + "|"]
     for item in document["workloads"]:
@@ -271,6 +275,15 @@ def _speedup(item: dict[str, Any]) -> float | None:
     return None if not winner else float(winner["speedup"] or 1.0)
 
 
+def _pairs(document: dict[str, Any]) -> list[tuple[float, float]]:
+    """Speedups of the finals beside the verified ones, of the workloads that have both."""
+    return [
+        (speedup, item["verified"]["speedup"])
+        for item in document["workloads"]
+        if (speedup := _speedup(item)) and "speedup" in item.get("verified", {})
+    ]
+
+
 def _ms(seconds: float | None) -> str:
     return "" if seconds is None else f"{seconds * 1e3:.3g}"
 
@@ -288,6 +301,9 @@ def main() -> None:
     parser.add_argument("--only", action="append", metavar="NAME", help="this workload; may repeat")
     parser.add_argument("--provider", default="cpu", help="ONNX Runtime's execution provider, default cpu")
     parser.add_argument("--threads", type=int, default=1, help="threads of each session, default 1")
+    parser.add_argument(
+        "--groups", action="store_true", help="quantise groups of neighbours, not whole operators"
+    )
     parser.add_argument("--search", default="fast", help="default fast")
     parser.add_argument("--budget", type=float, help="seconds of each search")
     parser.add_argument("--no-verify", action="store_true", help="do not measure the winners again")
@@ -304,7 +320,7 @@ def main() -> None:
     runtime = "onnxruntime" if given.provider == "cpu" else "onnxruntime-gpu"
     document: dict[str, Any] = {
         "benchmark": "workloads",
-        "command": " ".join(["python", "benchmarks/workloads.py", *sys.argv[1:]]),
+        "command": _command(),
         "provider": given.provider,
         "threads": given.threads,
         "machine": {"device": cpu_model(), "cores": usable_cores(), "system": platform.platform()},
@@ -320,20 +336,24 @@ def main() -> None:
     json_path, markdown_path = output.with_suffix(".json"), output.with_suffix(".md")
     before = {}
     if given.only and json_path.is_file():
-        before = {item["name"]: item for item in json.loads(json_path.read_text())["workloads"]}
-    names = [item.name for item in WORKLOADS]
+        earlier = json.loads(json_path.read_text())
+        before = {item["name"]: item for item in earlier["workloads"]}
+        document["command"] = earlier["command"]
     output.parent.mkdir(parents=True, exist_ok=True)
-    for name in names:
-        if given.only and name not in given.only:
-            if name in before:
-                document["workloads"].append(before[name])
+    results = before
+    for item in WORKLOADS:
+        if given.only and item.name not in given.only:
             continue
-        result = run_workload(name, given)
-        document["workloads"].append(result)
+        results[item.name] = result = run_workload(item.name, given)
         print(_row(result), flush=True)
         # After each, so that what was measured stays when a later one is interrupted.
+        document["workloads"] = [results[known.name] for known in WORKLOADS if known.name in results]
         json_path.write_text(json.dumps(document, indent=1) + "\n")
         markdown_path.write_text(table(document))
+
+
+def _command() -> str:
+    return " ".join(["python", "benchmarks/workloads.py", *sys.argv[1:]])
 
 
 def _gpu() -> str | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -123,25 +124,28 @@ def _quantise(model: Any, nodes: Sequence[QuantNode], cases: Sequence[Mapping[st
     convs = [name for name, node in zip(names, nodes, strict=True) if node.operator == "Conv"]
     others = [name for name, node in zip(names, nodes, strict=True) if node.operator != "Conv"]
     with scratch_folder() as folder:
-        out = folder / "quantised.onnx"
+        # By paths: ONNX Runtime 1.20 loses the weights of a model that is given as an object.
+        path = folder / "prepared.onnx"
+        onnx.save(model, path)
         try:
             # In this order: the tool takes what it has quantised statically for a model of the user's that is
             # quantised already, and warns.
             if others:
+                source, path = path, folder / "dynamic.onnx"
                 quantize_dynamic(
-                    model,
-                    out,
+                    source,
+                    path,
                     op_types_to_quantize=["MatMul"],
                     # A Gemm becomes a MatMul of its name and "_MatMul", and an Add.
                     nodes_to_quantize=[*others, *(f"{name}_MatMul" for name in others)],
                     per_channel=True,
                     weight_type=QuantType.QInt8,
                 )
-                model = onnx.load(out)
             if convs:
+                source, path = path, folder / "static.onnx"
                 quantize_static(
-                    model,
-                    out,
+                    source,
+                    path,
                     _reader(cases),
                     # QLinearConv by itself: pairs of QuantizeLinear and DequantizeLinear run in 8 bits only
                     # where the session fuses them, and need opset 13 for weights by channel.
@@ -157,9 +161,8 @@ def _quantise(model: Any, nodes: Sequence[QuantNode], cases: Sequence[Mapping[st
                 f"onnxruntime.quantization cannot quantise the nodes: "
                 f"{type(error).__name__}: {' '.join(str(error).split())}"
             ) from error
-        result = onnx.load(out)
-        _check_quantised(result, dict(zip(names, nodes, strict=True)))
-        return out.read_bytes()
+        _check_quantised(onnx.load(path), dict(zip(names, nodes, strict=True)))
+        return path.read_bytes()
 
 
 def _prepare(model: Any, nodes: Sequence[QuantNode]) -> list[str]:
@@ -184,12 +187,24 @@ def _prepare(model: Any, nodes: Sequence[QuantNode]) -> list[str]:
             kept.append(node)
     del graph.node[:]
     graph.node.extend(kept)
+    _separate_weights(graph, names)
     # Keeps the tool from warning that the graph should be optimised first: other nodes are to stay.
     onnx.helper.set_model_props(
         model,
         {**{p.key: p.value for p in model.metadata_props}, "onnx.quant.pre_process": "onnxruntime.quant"},
     )
     return names
+
+
+def _separate_weights(graph: Any, names: Sequence[str]) -> None:
+    """Give a node weights of its own where others read them too: the tool may take them away from those."""
+    users = Counter(name for node in graph.node for name in node.input)
+    tensors = {tensor.name: tensor for tensor in graph.initializer}
+    for node in graph.node:
+        if node.name in names and users[node.input[1]] > 1:
+            own = graph.initializer.add()
+            own.CopyFrom(tensors[node.input[1]])
+            own.name = node.input[1] = f"{node.name}_weights"
 
 
 def _reader(cases: Sequence[Mapping[str, np.ndarray]]) -> Any:
