@@ -34,6 +34,10 @@ def read_golden_inputs(path: str) -> list[dict[str, np.ndarray]]:
             mend="run pytest <test> --gptune-update-goldens",
         )
     try:
+        with zipfile.ZipFile(path) as archive:
+            # A golden is written so; what its members expand to is then no more than the file.
+            if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
+                raise ValueError("its members are compressed")
         with np.load(path, allow_pickle=False) as arrays:
             cases = json.loads(arrays[_ENTRY].tobytes())["cases"]
             found = [
@@ -43,7 +47,7 @@ def read_golden_inputs(path: str) -> list[dict[str, np.ndarray]]:
                 }
                 for number, case in enumerate(cases)
             ]
-    except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
         raise BuildRejectedError(
             f"the golden's inputs cannot be read for calibration: {type(error).__name__}: {error}",
             where=path,

@@ -261,6 +261,12 @@ def test_an_archive_of_something_else_is_no_golden(build: Build, model: Path, tm
         build(model, "conv", golden=tmp_path / "other.npz")
 
 
+def test_a_golden_that_is_compressed_is_not_expanded(build: Build, model: Path, tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "large.npz", x=np.zeros(10**6))
+    with pytest.raises(BuildRejectedError, match="its members are compressed"):
+        build(model, "conv", golden=tmp_path / "large.npz")
+
+
 def test_a_knob_that_is_not_there(build: Build, model: Path) -> None:
     with pytest.raises(BuildRejectedError, match="no knob -quant:nothing"):
         build(model, "nothing")
