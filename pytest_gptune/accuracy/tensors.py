@@ -157,13 +157,19 @@ def shape_fits(shape: Sequence[int], declared: Sequence[int | str | None] | None
     )
 
 
-def differences(role: str, arrays: Mapping[str, NDArray[Any]], specs: Mapping[str, TensorSpec]) -> list[str]:
+def differences(
+    role: str,
+    arrays: Mapping[str, NDArray[Any]],
+    specs: Mapping[str, TensorSpec],
+    any_shape: Iterable[str] = (),
+) -> list[str]:
     """How names, kinds of dtype and shapes of ``arrays`` differ from a model's declaration, one text each.
 
     Args:
         role: ``input`` or ``output``, for the texts.
         arrays: what is there.
         specs: what the model declares.
+        any_shape: names whose shape is not looked at.
     """
     found = [f"{role} {name!r} is missing{nearest(name, arrays)}" for name in specs if name not in arrays]
     for name, array in arrays.items():
@@ -176,7 +182,7 @@ def differences(role: str, arrays: Mapping[str, NDArray[Any]], specs: Mapping[st
             found.append(f"{role} {name!r}: dtype {spec.dtype} of the model is not supported")
         elif kind != wanted:
             found.append(f"{role} {name!r}: dtype {array.dtype} does not fit {spec.dtype} of the model")
-        if not shape_fits(array.shape, spec.shape):
+        if name not in any_shape and not shape_fits(array.shape, spec.shape):
             found.append(
                 f"{role} {name!r}: shape {shape_text(array.shape)} does not fit "
                 f"{shape_text(spec.shape)} of the model"

@@ -134,6 +134,7 @@ class BuildRequest:
         fresh: a replicate of the finals: nothing that an earlier build left is used, as a timing cache,
             for it would make the two the same build.
         kept: for ``load`` only: the ``facts`` of the engine when it was kept.
+        golden: path of the golden, whose inputs calibrate a route that needs it; empty where there is none.
     """
 
     model: str
@@ -143,6 +144,7 @@ class BuildRequest:
     options: Mapping[str, Any] = field(default_factory=dict)
     fresh: bool = False
     kept: Mapping[str, str] = field(default_factory=dict)
+    golden: str = ""
 
     @property
     def route_text(self) -> str:

@@ -224,7 +224,15 @@ def make_contest(
         unchecked.add(spec.default_key)
     shapes = {name: ShapeRange.from_plain(plain) for name, plain in spec.shapes.items()}
     shapes = shapes or golden_shapes(golden, case)
-    base = BuildRequest(spec.model_path, spec.model_sha256, (), shapes, spec.options, fresh=True)
+    base = BuildRequest(
+        spec.model_path,
+        spec.model_sha256,
+        (),
+        shapes,
+        spec.options,
+        fresh=True,
+        golden=spec.golden_path,
+    )
     requests = {
         key: replace(base, route=route_pairs(key))
         for key in sorted(keys, key=lambda key: list(records).index(key))

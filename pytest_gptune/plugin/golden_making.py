@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,8 @@ from pytest_gptune.accuracy import (
     reference_outputs_from,
     save_golden,
 )
-from pytest_gptune.accuracy.goldens import golden_to_bytes
+from pytest_gptune.accuracy.goldens import UNDECLARED_SHAPES, golden_to_bytes
+from pytest_gptune.accuracy.tensors import shape_fits
 from pytest_gptune.engines.base import BackendMissingError, BuildRequest, ModelInfo, ShapeRange
 from pytest_gptune.errors import GptuneError, SettingsError
 from pytest_gptune.plugin.plan import Plan, find_file
@@ -62,8 +64,19 @@ def make_golden(plan: Plan, state: State) -> Golden:
             reference_version=version,
             seed=plan.seed if inputs is None or callable(inputs) else None,
             allows_nonfinite=plan.allow_nonfinite,
+            extra={} if reference is not None else _undeclared(plan.model, outputs),
         ),
     )
+
+
+def _undeclared(model: ModelInfo, outputs: Sequence[Mapping[str, np.ndarray]]) -> dict[str, str]:
+    """What the provenance tells of outputs that have another shape than the model itself declares."""
+    names = [
+        item.name
+        for item in model.outputs
+        if not all(shape_fits(case[item.name].shape, item.shape) for case in outputs if item.name in case)
+    ]
+    return {UNDECLARED_SHAPES: json.dumps(names)} if names else {}
 
 
 def replace_golden(path: Path, golden: Golden) -> None:

@@ -92,6 +92,7 @@ class ItemRun:
                 route_pairs(route.key),
                 self._shapes(),
                 plan.backend_options,
+                golden=str(self.golden_path),
             ),
             record=RouteRecord(
                 id=route.id,

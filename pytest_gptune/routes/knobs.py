@@ -63,6 +63,7 @@ class Knob:
         pruned_reason: why this machine lacks them.
         searched: the values that are tried when no expression lists any; None for all of ``values``.
         on_request: tried only where an expression names the knob.
+        of_model: the knob is about a part of the model, and its default leaves the model as it is.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Knob:
     pruned_reason: str = ""
     searched: tuple[str, ...] | None = None
     on_request: bool = False
+    of_model: bool = False
 
     def __post_init__(self) -> None:
         if not (self.name.startswith("-") and is_plain(self.name[1:])):
@@ -176,10 +178,10 @@ class KnobSpace:
     def from_json(cls, text: str) -> KnobSpace:
         """Read the JSON of TensorRT's ``IBuilderConfig.getAllBuildRoutes()``.
 
-        Four keys of an option are ours: ``pruned_values``, in the grammar of ``allowed_values`` where
+        Five keys of an option are ours: ``pruned_values``, in the grammar of ``allowed_values`` where
         ``-k=int32_t`` means every other positive integer, ``pruned_reason``, ``searched_values``, in the
-        same grammar, and ``on_request``. Keys that are not known are passed over, for a later compiler may
-        write more.
+        same grammar, ``on_request`` and ``of_model``. Keys that are not known are passed over, for a
+        later compiler may write more.
 
         Raises:
             RouteError: ``text`` is anything else.
@@ -219,6 +221,8 @@ class KnobSpace:
                 option["searched_values"] = _render(knob.name, knob.searched)
             if knob.on_request:
                 option["on_request"] = True
+            if knob.of_model:
+                option["of_model"] = True
             options.append(option)
         return json.dumps({"tuner_version": self.tuner_version, "tuner_options": options}, indent=1)
 
@@ -240,9 +244,10 @@ class KnobSpace:
     def defaults_digest(self) -> str:
         """SHA-256 of all names and defaults: two default routes build the same only where it agrees.
 
-        The tuner's version is left out, since a new version with the same defaults is told apart elsewhere.
+        The tuner's version is left out, since a new version with the same defaults is told apart elsewhere;
+        and so are knobs of the model, whose defaults change nothing.
         """
-        lines = sorted(f"{knob.name}={knob.default}" for knob in self.knobs)
+        lines = sorted(f"{knob.name}={knob.default}" for knob in self.knobs if not knob.of_model)
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
     def expression(self) -> RouteExpression:
@@ -277,6 +282,7 @@ def _knob(option: object, number: int) -> Knob:
         pruned_reason=_typed(fields.get("pruned_reason", ""), str, f"pruned_reason of {quoted(name)}"),
         searched=_searched(name, fields.get("searched_values")),
         on_request=_typed(fields.get("on_request", False), bool, f"on_request of {quoted(name)}"),
+        of_model=_typed(fields.get("of_model", False), bool, f"of_model of {quoted(name)}"),
     )
 
 

@@ -421,3 +421,20 @@ class TestSignature:
             self.check([Info("x", "float32", ("batch",))], [Info("y", "float32", (2, 4))])
         with pytest.raises(GoldenError, match="dtype string of the model is not supported"):
             self.check([Info("x", "string", (2, 3))], [Info("y", "float32", (2, 4))])
+
+    def test_a_shape_that_its_own_model_contradicted(self):
+        provenance = replace(PROVENANCE, extra={"undeclared_shapes": '["y"]'})
+        golden = replace(self.golden, provenance=provenance)
+        inputs, outputs = {"x": Info("x", "float32", (2, 3))}, {"y": Info("y", "float32", (1, "n", 9))}
+        golden.check_signature(inputs, outputs)
+        with pytest.raises(GoldenError, match=r"output 'y': shape \[2, 4\] does not fit"):
+            self.golden.check_signature(inputs, outputs)
+        with pytest.raises(GoldenError, match="dtype float32 does not fit int64"):
+            golden.check_signature(inputs, {"y": Info("y", "int64", (1, "n", 9))})
+        with pytest.raises(GoldenError, match="input 'x': shape"):
+            golden.check_signature({"x": Info("x", "float32", (2, 5))}, outputs)
+
+    @pytest.mark.parametrize("text", ["", "y", "{}", "[1]", "null"])
+    def test_damaged_names_of_undeclared_shapes_excuse_nothing(self, text):
+        provenance = replace(PROVENANCE, extra={"undeclared_shapes": text})
+        assert provenance.undeclared_shapes == ()

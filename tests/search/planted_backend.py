@@ -7,7 +7,7 @@
 ``moved``: what a choice of values adds to the outputs.
 ``inert``: knobs that change nothing about the engine.
 ``known_before``: whether digests are known before engines are built; true by default.
-``pause_s``: seconds that each build takes.
+``pause_s``: seconds that each build takes; ``pauses_s``: what a choice adds to them.
 ``crashed``, ``interrupted``: choices whose build fails, and raises KeyboardInterrupt.
 
 Each build and each digest that was asked for is a line of ``builds.log``.
@@ -72,7 +72,7 @@ class PlantedBackend:
     def build(self, request: Any) -> PlantedEngine:
         log(f"build {request.model} {_text(request.route)}".strip())
         plain = settings()
-        time.sleep(plain.get("pause_s", 0.0))
+        time.sleep(plain.get("pause_s", 0.0) + _sum(plain.get("pauses_s", {}), request.route))
         if _sum(plain.get("crashed", {}), request.route):
             raise EngineFailedError("planted to crash")
         if _sum(plain.get("interrupted", {}), request.route):

@@ -20,12 +20,14 @@ from pytest_gptune.engines.base import (
     BuildRequest,
     EngineInfo,
     Environment,
+    ModelInfo,
     RoutePairs,
 )
 from pytest_gptune.engines.cuda import Stream
 from pytest_gptune.engines.machine import cpu_model, load_average, steering_environment, usable_cores
-from pytest_gptune.engines.onnxruntime import cuda_provider, identity, knobs
+from pytest_gptune.engines.onnxruntime import cuda_provider, identity, knobs, quantise
 from pytest_gptune.engines.onnxruntime.cuda_engine import CudaSessionEngine
+from pytest_gptune.engines.onnxruntime.quantised_model import quantised_request
 from pytest_gptune.engines.onnxruntime.session import SessionEngine
 from pytest_gptune.errors import ModelError, SettingsError
 
@@ -44,6 +46,7 @@ _OPTIONS = {
     "device": "provider cuda: an index (default 0), or a UUID from GPU- or MIG- on",
     "l2_flush": "provider cuda: True empties the device's L2 cache before each sample",
     "log_severity": "0 (verbose) to 4 (fatal); default 3 (errors)",
+    quantise.OPTION: "nodes, groups, or patterns of node names: search these knobs without an expression",
 }
 
 _ASSIGNMENT_KEY = "session.record_ep_graph_assignment_info"
@@ -115,6 +118,8 @@ class OnnxRuntimeBackend:
                 where="options={...} of the marker",
                 mend="use True or False",
             )
+        if quantise.OPTION in options:
+            quantise.check_option(options[quantise.OPTION])
 
     def environment(self, options: Mapping[str, Any]) -> Environment:
         """The machine and ONNX Runtime's version and provider."""
@@ -160,6 +165,7 @@ class OnnxRuntimeBackend:
             else bool({"QuantizeLinear", "DequantizeLinear"} & model.operators),
             provider=provider,
             provider_options=cuda_provider.known_options(library) if provider == knobs.CUDA else (),
+            of_model=_quantise_knobs(model, options),
         )
 
     def process_family(self, route: RoutePairs) -> str:
@@ -168,7 +174,8 @@ class OnnxRuntimeBackend:
 
     def build(self, request: BuildRequest) -> SessionEngine | CudaSessionEngine:
         """Create the session; the build time is that of ``InferenceSession``."""
-        digest = self.engine_digest(request)
+        request = quantised_request(request)
+        digest = self._engine_digest(request)
         options, effective = _session_options(request)
         return _engine(
             request, request.model, options, effective, digest, lambda: self._shippable(request), None
@@ -179,6 +186,9 @@ class OnnxRuntimeBackend:
 
         Where ONNX Runtime cannot write the optimised model (beyond 2 GB), of the model and all options.
         """
+        return self._engine_digest(quantised_request(request))
+
+    def _engine_digest(self, request: BuildRequest) -> str:
         _, effective = _session_options(request)
         of_graph = identity.graph_settings(effective)
         key = (request.model_sha256, _provider(request.options), json.dumps(of_graph, sort_keys=True))
@@ -192,6 +202,7 @@ class OnnxRuntimeBackend:
         """A session over an optimised model, which is not optimised again, with the options of the route."""
         import onnxruntime as ort
 
+        request = quantised_request(request)
         options, effective = _session_options(request)
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         digest = _digest(request, hashlib.sha256(data).hexdigest(), effective)
@@ -299,6 +310,19 @@ def _make_session(request: BuildRequest, model: str | bytes, options: Any, given
     session.disable_fallback()
     _check_placement(session, provider, bool(request.options.get("allow_cpu_nodes")))
     return session
+
+
+def _quantise_knobs(model: ModelInfo | None, options: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Knobs of the model's nodes: searched where the option asks for them, else where routes name them."""
+    if model is None or not quantise.OPERATORS & model.operators:
+        return []
+    try:
+        import onnx
+    except ImportError:  # another interpreter, to which the routes of this one are given
+        return []
+    nodes = quantise.quantisable_nodes(onnx.load(model.path, load_external_data=False))
+    wanted = options.get(quantise.OPTION)
+    return quantise.knob_options(quantise.node_groups(nodes, wanted), on_request=wanted is None)
 
 
 def _library() -> Path:

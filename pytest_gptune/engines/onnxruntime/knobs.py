@@ -305,6 +305,7 @@ def knob_space(
     quantised: bool | None,
     provider: str = "",
     provider_options: Iterable[str] = (),
+    of_model: Sequence[dict[str, Any]] = (),
 ) -> str:
     """The knob space as JSON in the form of ``IBuilderConfig.getAllBuildRoutes()``.
 
@@ -319,6 +320,7 @@ def knob_space(
         quantised: whether the model has QuantizeLinear or DequantizeLinear; None without a model.
         provider: the execution provider; what only moves the host is a knob on request where it is another's.
         provider_options: its options that the installed version knows.
+        of_model: knobs of the model, in the same form.
     """
     have, members = set(attributes) | set(keys), set(levels)
     on_arm = machine.lower() in ("arm64", "aarch64")
@@ -351,7 +353,7 @@ def knob_space(
         option = _option(PASS_PREFIX + name, ("on", "off"), "on", f"Optimisation pass {name}.")
         option["on_request"] = True
         options.append(option)
-    return json.dumps({"tuner_version": tuner_version, "tuner_options": options})
+    return json.dumps({"tuner_version": tuner_version, "tuner_options": [*options, *of_model]})
 
 
 def _option(name: str, values: Sequence[str], default: str, text: str) -> dict[str, Any]:

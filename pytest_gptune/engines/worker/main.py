@@ -167,6 +167,7 @@ def _request(plain: Mapping[str, Any]) -> BuildRequest:
         plain["options"],
         plain["fresh"],
         plain["kept"],
+        plain["golden"],
     )
 
 

@@ -248,6 +248,7 @@ def _request_to_plain(request: BuildRequest) -> dict[str, Any]:
         "options": dict(request.options),
         "fresh": request.fresh,
         "kept": dict(request.kept),
+        "golden": request.golden,
     }
 
 

