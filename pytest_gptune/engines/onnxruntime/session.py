@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import gc
-import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pytest_gptune.engines.base import EngineFailedError, EngineInfo
 from pytest_gptune.engines.onnxruntime.tensors import from_ort_value, to_ort_value
+from pytest_gptune.engines.undisturbed import undisturbed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -51,7 +49,7 @@ class SessionEngine:
         samples: list[float] = []
         scale = 1e-9 / batch
         try:
-            with _undisturbed():
+            with undisturbed():
                 deadline = clock() + int(seconds * 1e9)
                 while True:
                     start = clock()
@@ -99,20 +97,3 @@ class SessionEngine:
 
 def _failed(error: Exception) -> EngineFailedError:
     return EngineFailedError(f"ONNX Runtime raised {type(error).__name__}: {' '.join(str(error).split())}")
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """No garbage collection and no tracing of coverage tools or debuggers within a timed region."""
-    collects = gc.isenabled()
-    trace, profile = sys.gettrace(), sys.getprofile()
-    gc.disable()
-    sys.settrace(None)
-    sys.setprofile(None)
-    try:
-        yield
-    finally:
-        sys.settrace(trace)
-        sys.setprofile(profile)
-        if collects:
-            gc.enable()

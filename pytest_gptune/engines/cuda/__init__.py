@@ -1,0 +1,29 @@
+"""CUDA as all backends use it: devices, streams, buffers, graphs, events, clocks.
+
+Over cuda-python (``cuda.bindings.runtime``) and nvidia-ml-py, both imported at first use. The settings of a
+device are read and never changed. Which devices are visible is CUDA's decision: ``CUDA_VISIBLE_DEVICES``, MIG
+and MPS hold as they do for any program.
+"""
+
+from pytest_gptune.engines.cuda.clocks import ClockReading, Clocks
+from pytest_gptune.engines.cuda.device import Device
+from pytest_gptune.engines.cuda.graph import Graph, capture
+from pytest_gptune.engines.cuda.memory import DeviceBuffer, L2Flush
+from pytest_gptune.engines.cuda.runtime import CudaError
+from pytest_gptune.engines.cuda.sampling import DeviceSamples, launches_for, sample_queued
+from pytest_gptune.engines.cuda.stream import Stream
+
+__all__ = [
+    "ClockReading",
+    "Clocks",
+    "CudaError",
+    "Device",
+    "DeviceBuffer",
+    "DeviceSamples",
+    "Graph",
+    "L2Flush",
+    "Stream",
+    "capture",
+    "launches_for",
+    "sample_queued",
+]
