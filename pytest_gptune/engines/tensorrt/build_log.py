@@ -20,7 +20,7 @@ _PROGRESS_S = 1.0
 
 @functools.cache
 def build_log(trt: Any) -> Any:
-    """The ``trt.ILogger`` of this process; it keeps the last lines; ``start()``, ``tail()`` and ``errors()`` are ours."""
+    """The ``trt.ILogger`` of this process; its ``start()``, ``tail()`` and ``errors()`` are ours."""
 
     class BuildLog(trt.ILogger):  # type: ignore[misc]
         def __init__(self) -> None:
