@@ -46,7 +46,7 @@ def route_cost(backend: Backend, request: BuildRequest, inputs: dict[str, Any]) 
     engine.load(inputs)
     engine.sample(0.03, 1_000_000)
     sampling_start = time.perf_counter()
-    samples = engine.sample(0.1, 1_000_000)
+    samples = engine.sample(0.1, 1_000_000).latencies_s
     sampled = time.perf_counter() - sampling_start
     engine.close()
     beyond = time.perf_counter() - start - engine.info.build_seconds - sampled - 0.03

@@ -16,7 +16,7 @@ import json
 import multiprocessing
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -57,7 +57,7 @@ def load(wanted: bool, seed: int = 0) -> Iterator[None]:
         process.join()
 
 
-def summary(samples: list[float]) -> list[float]:
+def summary(samples: Sequence[float]) -> list[float]:
     """p25, p50, p75, p95, mean and minimum of a block, in microseconds."""
     array = np.asarray(samples) * 1e6
     return [*np.percentile(array, [25, 50, 75, 95]), array.mean(), array.min()]
@@ -82,7 +82,7 @@ def record(backend: WorkerBackend, threads: int, seconds: float, blocks: int, bl
         for _ in range(blocks):
             for which in order.sample([0, 1], 2):
                 engines[which].sample(0.01, 1_000_000)
-                rows[which].append(summary(engines[which].sample(block_s, 1_000_000)))
+                rows[which].append(summary(engines[which].sample(block_s, 1_000_000).latencies_s))
         pairs.append(rows)
         for engine in engines:
             engine.close()

@@ -195,6 +195,26 @@ class Environment:
     noted: Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class SampleBlock:
+    """Samples taken one after another, and what is known of the conditions they were taken under.
+
+    Attributes:
+        latencies_s: seconds per inference, in the order taken.
+        enqueue_share: the host's time to enqueue over the device's time to compute; near 1 the host is what
+            is measured. None on a host engine.
+        sm_clock_hz: clock of the device while the samples were taken; None where there is none.
+        others_share: share of the usable cores' time that other processes took; None where it is unknown.
+        conditions: what else disturbed the samples, in a few words each.
+    """
+
+    latencies_s: tuple[float, ...]
+    enqueue_share: float | None = None
+    sm_clock_hz: float | None = None
+    others_share: float | None = None
+    conditions: tuple[str, ...] = ()
+
+
 class Engine(Protocol):
     """An engine that has been built and is loaded."""
 
@@ -212,17 +232,17 @@ class Engine(Protocol):
     def load(self, inputs: Mapping[str, np.ndarray]) -> None:
         """Put the inputs where the samples that follow read them, outside of the timed region."""
 
-    def sample(self, seconds: float, at_most: int, batch: int = 1) -> list[float]:
+    def sample(self, seconds: float, at_most: int, batch: int = 1) -> SampleBlock:
         """Time inferences on the loaded inputs for ``seconds``, or until ``at_most`` samples are taken.
 
         Args:
             seconds: wall time to spend; at least one sample is taken.
             at_most: the most samples to take.
             batch: inferences per sample; a sample is their mean.
-
-        Returns:
-            Seconds per inference, in the order taken.
         """
+
+    def serialize(self) -> bytes | None:
+        """The engine as it can be shipped and loaded again; None where the backend has no such form."""
 
     def close(self) -> None:
         """Release what the engine holds; it is not used afterwards."""
@@ -252,10 +272,28 @@ class Backend(Protocol):
         ones.
         """
 
+    def engine_digest(self, request: BuildRequest) -> str | None:
+        """The digest that the engine of ``request`` has, known before it is built; None where it is not.
+
+        Raises:
+            ModelError, RouteFailureError: as ``build``.
+        """
+
     def build(self, request: BuildRequest) -> Engine:
         """Build and load an engine.
 
         Raises:
             ModelError: the model itself cannot be built, whatever the route.
             RouteFailureError: this route cannot be built.
+        """
+
+    def load(self, request: BuildRequest, data: bytes) -> Engine:
+        """Load an engine that was serialised; the caller has checked that it is the one that was recorded.
+
+        Args:
+            request: what it was built from.
+            data: what ``Engine.serialize`` gave.
+
+        Raises:
+            RouteFailureError: it cannot be loaded here.
         """

@@ -14,6 +14,7 @@ from pytest_gptune.engines.base import (
     Environment,
     ModelInfo,
     RoutePairs,
+    SampleBlock,
 )
 from pytest_gptune.engines.failures import failure_of
 from pytest_gptune.engines.registry import check_buildable
@@ -73,6 +74,24 @@ class InProcessBackend:
         except Exception as error:
             raise failure_of(error) from error
 
+    def engine_digest(self, request: BuildRequest) -> str | None:
+        """The digest of the engine before it is built."""
+        try:
+            return self._backend.engine_digest(request)
+        except GptuneError:
+            raise
+        except Exception as error:
+            raise failure_of(error) from error
+
+    def load(self, request: BuildRequest, data: bytes) -> Engine:
+        """Load a serialised engine here."""
+        try:
+            return _InProcessEngine(self._backend.load(request, data))
+        except GptuneError:
+            raise
+        except Exception as error:
+            raise failure_of(error) from error
+
     def close(self) -> None:
         """Nothing is held between routes."""
 
@@ -99,9 +118,15 @@ class _InProcessEngine:
         except Exception as error:
             raise failure_of(error) from error
 
-    def sample(self, seconds: float, at_most: int, batch: int = 1) -> list[float]:
+    def sample(self, seconds: float, at_most: int, batch: int = 1) -> SampleBlock:
         try:
             return self._engine.sample(seconds, at_most, batch)
+        except Exception as error:
+            raise failure_of(error) from error
+
+    def serialize(self) -> bytes | None:
+        try:
+            return self._engine.serialize()
         except Exception as error:
             raise failure_of(error) from error
 

@@ -393,9 +393,11 @@ def _finals_latency(result: FinalsResult, key: str) -> Latency:
         p99=summary.p99,
         samples=summary.samples,
         interval=finite_interval(result.interval(key)),
-        stop_reason="finals",
+        stop_reason=result.stop_reasons.get(key, "finals"),
         statistic=result.statistic,
         latency_kind=result.latency_kind,
+        builds=result.builds(key),
+        warnings=result.warnings(key),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -52,12 +53,20 @@ class Contest:
     rng: random.Random = field(default_factory=lambda: random.Random(0))
     folder: Path | None = None
 
-    def run(self, keys: tuple[str, ...] | None = None) -> None:
-        """Build and measure the contestants (or only ``keys``) another ``plan.builds`` times."""
-        wanted = [key for key in self.requests if keys is None or key in keys]
+    def run(self) -> None:
+        """Build and measure all contestants as often as planned."""
+        self._measure(tuple(self.requests), self.plan.builds)
+
+    def prolong(self, keys: tuple[str, ...]) -> None:
+        """Add some builds of ``keys``, up to the most that are made."""
+        made = max(self.result.builds(key) for key in keys)
+        self._measure(keys, max(1, min(self.plan.step, self.plan.most_builds - made)))
+
+    def _measure(self, keys: tuple[str, ...], builds: int) -> None:
+        wanted = [key for key in self.requests if key in keys]
         contestants = [Contestant(key, lambda key=key: self._build(key)) for key in wanted]  # type: ignore[misc]
         with device_locked(self.backend, next(iter(self.requests.values()))):
-            run_finals(contestants, self.plan, self.rng, builds=self.plan.builds, result=self.result)
+            run_finals(contestants, self.plan, self.rng, builds=builds, result=self.result)
 
     def calibrate(self, beside: str, route: str) -> None:
         """Measure the calibration engine on ``route``, interleaved with further builds of ``beside``.
@@ -71,7 +80,7 @@ class Contest:
         self.requests[CALIBRATION] = replace(
             request, route=route_pairs(route), options=like.options, fresh=True
         )
-        self.run((beside, CALIBRATION))
+        self._measure((beside, CALIBRATION), self.plan.builds)
 
     def standing(self, key: str) -> bool:
         """Whether the contestant was measured and has not failed."""
@@ -142,7 +151,9 @@ def make_contest(
     if old_model is not None and guarded is not None:
         path, sha256 = old_model
         requests[REFERENCE] = replace(base, model=str(path), model_sha256=sha256, route=route_pairs(guarded))
-    plan = FinalsPlan(builds=spec.final_builds, most_builds=5 * spec.final_builds)
+    plan = FinalsPlan(
+        builds=spec.final_builds, step=math.ceil(0.6 * spec.final_builds), most_builds=5 * spec.final_builds
+    )
     return Contest(
         backend, gate, golden, case, plan, requests, frozenset(unchecked), reference_backend, folder=folder
     )

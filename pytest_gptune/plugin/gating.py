@@ -9,6 +9,7 @@ from typing import Any
 from pytest_gptune.plugin.contest import CALIBRATION, REFERENCE, Contest
 from pytest_gptune.records.baseline import BaselineEntry
 from pytest_gptune.records.route_record import TuningSpec
+from pytest_gptune.timing.finals import FinalsStop
 from pytest_gptune.timing.statistics import Ratio
 from pytest_gptune.verdict import (
     ABSOLUTE_EXTRA_LIMIT,
@@ -88,13 +89,21 @@ class Gating:
                 limit,
                 message="winner and reference engine are the same model and route.",
             )
-        return self._judged(
+        verdict = self._judged(
             "paired",
             limit,
             lambda skip: self._ratio(self.winner, self.reference or "", skip),
             (self.winner, self.reference),
             tail_against=self.reference,
         )
+        in_cycles = self.contest.result.ratio_in_cycles(self.winner, self.reference)
+        if verdict.outcome == "fail" and in_cycles is not None and in_cycles <= limit:
+            # The device ran slower for one of the two, for the heat of the other say: not the engine's doing.
+            return replace(verdict, outcome="ambiguous", reason="noise").saying(
+                f"in cycles of the device the ratio is {in_cycles:.3f}, which is within the limit: "
+                "its clock was lower."
+            )
+        return verdict
 
     def _absolute(self) -> Verdict:
         limit = 1 + self.spec.max_regression + ABSOLUTE_EXTRA_LIMIT
@@ -212,8 +221,10 @@ class Gating:
                 confirmed = bool(self._tail(tail_against, before))
             if outcome == "pass" and not tail:
                 reason = "improved" if ratio.high < 1 else "within_limit"
+                self._stopped(keys, "decided" if fresh else "finals")
                 return Verdict("pass", reason, gate, ratio, limit)
             if confirmed and (outcome == "fail" or tail):
+                self._stopped(keys, "decided")
                 return Verdict(
                     "fail",
                     "tail" if tail else "slower",
@@ -224,6 +235,7 @@ class Gating:
                 )
             builds = result.builds(self.winner)
             if builds >= plan.most_builds:
+                self._stopped(keys, "most_builds")
                 return Verdict(
                     "ambiguous",
                     "noise",
@@ -237,12 +249,15 @@ class Gating:
                     )
                     + "measure on a quieter machine, or raise ini gptune_final_builds.",
                 )
-            self.contest.run(keys)
+            self.contest.prolong(keys)
             if failed := [k for k in keys if k != CALIBRATION and not self.contest.standing(k)]:
                 error = self.contest.result.failures.get(failed[0])
                 message = f"an engine failed when it was built again: {error}"
                 return Verdict("incomparable", "environment", gate, limit=limit, message=message)
             before, fresh = builds, ratio_of(builds)
+
+    def _stopped(self, keys: tuple[str, ...], why: FinalsStop) -> None:
+        self.contest.result.stop_reasons.update(dict.fromkeys(keys, why))
 
     def _tail(self, reference: str, skip: int) -> str:
         ratios: Mapping[str, Ratio] = {

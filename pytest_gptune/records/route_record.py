@@ -17,6 +17,8 @@ class Latency:
         value: the statistic that stands for it.
         interval: over blocks for a first measurement, over builds for a finalist.
         stop_reason: why sampling ended.
+        builds: how many builds it was taken over.
+        warnings: what a reader of it has to know.
     """
 
     value: float
@@ -32,6 +34,8 @@ class Latency:
     stop_reason: str
     statistic: str
     latency_kind: str
+    builds: int = 1
+    warnings: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, measurement: Measurement) -> Latency:
@@ -43,6 +47,7 @@ class Latency:
             stop_reason=measurement.stop_reason,
             statistic=measurement.statistic,
             latency_kind=measurement.latency_kind,
+            warnings=measurement.warnings,
         )
 
 
@@ -101,7 +106,8 @@ class RouteRecord:
         if isinstance(record.latency, Mapping):
             latency = Latency(**record.latency)
             interval = None if latency.interval is None else (latency.interval[0], latency.interval[1])
-            record = replace(record, latency=replace(latency, interval=interval))
+            warnings = tuple(latency.warnings)
+            record = replace(record, latency=replace(latency, interval=interval, warnings=warnings))
         return record
 
 

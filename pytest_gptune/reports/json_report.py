@@ -89,6 +89,8 @@ def _route(record: RouteRecord) -> dict[str, Any]:
             "samples": latency.samples,
             "interval": None if latency.interval is None else list(latency.interval),
             "stop_reason": latency.stop_reason,
+            "builds": latency.builds,
+            "warnings": list(latency.warnings),
         },
         "speedup": record.speedup,
         "build_seconds": record.build_seconds,

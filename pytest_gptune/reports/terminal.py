@@ -62,6 +62,8 @@ def summary_lines(report: TuningReport, width: int, *, colour: bool = False, row
     if hidden:
         text = f"and {hidden} more route{'s' if hidden > 1 else ''}: --gptune-report x.json has all"
         console.print(Padding(Text(text, style="dim"), (0, 0, 0, 4)))
+    for line in _finalist_lines(report):
+        console.print(Padding(Text(line, style="dim"), (0, 0, 0, 2)))
     for knob, value, reason in report.spec.pruned:
         console.print(Padding(Text(f"pruned: {knob}={value}: {reason}"), (0, 0, 0, 2)))
     console.print(Padding(Text(_winner_text(report)), (0, 0, 0, 2)))
@@ -104,6 +106,33 @@ def verdict_text(report: TuningReport) -> str:
         )
     text = ": ".join(parts)
     return f"{text}. {verdict.message}".strip() if verdict.message else text
+
+
+_STOPPED = {
+    "finals": "as planned",
+    "decided": "until the verdict was certain",
+    "most_builds": "the most that are made",
+}
+
+
+def _finalist_lines(report: TuningReport) -> list[str]:
+    """What stands behind the latency of each finalist."""
+    lines = []
+    for key in report.finalists:
+        record = report.record(key)
+        if record is None or record.latency is None:
+            continue
+        latency = record.latency
+        builds = f"{latency.builds} build{'s' if latency.builds != 1 else ''}"
+        facts = (
+            f"{builds} ({_STOPPED.get(latency.stop_reason, latency.stop_reason)}), {latency.samples} samples"
+        )
+        if latency.interval is not None:
+            low, high = latency.interval
+            facts += f", {duration(low)} to {duration(high)}"
+        lines.append(f"final:   {record.id}: {facts}")
+        lines += [f"note:    {record.id}: {warning}" for warning in latency.warnings]
+    return lines
 
 
 def _facts(report: TuningReport) -> list[str]:

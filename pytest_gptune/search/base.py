@@ -35,12 +35,19 @@ class RouteResult:
         status: one of ``ROUTE_STATUSES``.
         latency_s: the statistic of its samples, in seconds; None when it was not timed.
         interval: the confidence interval of ``latency_s``, in seconds; None when there is none.
+        loss: the worst loss over outputs and cases; None when none was computed.
     """
 
     route: Route
     status: str
     latency_s: float | None
     interval: tuple[float, float] | None
+    loss: float | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether it may win."""
+        return self.status == "passed"
 
 
 @runtime_checkable
@@ -56,3 +63,6 @@ class Search(Protocol):
 
     def propose(self, results: Sequence[RouteResult]) -> tuple[Route, ...]:
         """Further routes, given the results of all routes so far. An empty tuple ends the search."""
+
+    def notes(self, results: Sequence[RouteResult]) -> tuple[str, ...]:
+        """Sentences for the report, when the search has ended."""

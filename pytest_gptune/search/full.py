@@ -29,6 +29,10 @@ class FullSearch:
         """Nothing: all routes are known from the start."""
         return ()
 
+    def notes(self, results: Sequence[RouteResult]) -> tuple[str, ...]:
+        """Nothing to say."""
+        return ()
+
 
 class _LedBy(RouteSequence):
     """A route, then a sequence that lacks it."""

@@ -27,3 +27,7 @@ class ReplaySearch:
     def propose(self, results: Sequence[RouteResult]) -> tuple[Route, ...]:
         """Nothing: all routes are known from the start."""
         return ()
+
+    def notes(self, results: Sequence[RouteResult]) -> tuple[str, ...]:
+        """Nothing to say."""
+        return ()

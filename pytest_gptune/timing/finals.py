@@ -15,10 +15,12 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Literal
 
-from pytest_gptune.engines.base import Engine, LatencyKind
+from pytest_gptune.engines.base import Engine, LatencyKind, SampleBlock
 from pytest_gptune.errors import GptuneError
 from pytest_gptune.timing.protocol import batch_for, warm_up
+from pytest_gptune.timing.stability import Conditions
 from pytest_gptune.timing.statistics import (
     Ratio,
     Statistic,
@@ -28,6 +30,9 @@ from pytest_gptune.timing.statistics import (
     relative_spread,
     statistic_for,
 )
+
+# The planned builds were made; builds were added until the verdict was certain; the most builds were made.
+FinalsStop = Literal["finals", "decided", "most_builds"]
 
 _SHARES = {"p25": 0.25, "median": 0.5, "p95": 0.95}
 
@@ -55,17 +60,20 @@ class FinalsPlan:
 
     Attributes:
         head_s: discarded at the start of every block.
-        builds: pairs of builds in the first go, and in each go after it.
+        builds: pairs of builds in the first go.
+        step: pairs of builds that are added when measured again.
         most_builds: pairs of builds when measured again, in all.
         rounds: blocks of each build.
     """
 
     builds: int = 5
+    step: int = 3
     most_builds: int = 25
-    rounds: int = 4
+    rounds: int = 3
     block_s: float = 0.05
     head_s: float = 0.012
     warmup_s: float = 0.03
+    most_warmup_s: float = 0.5
 
 
 @dataclass
@@ -74,13 +82,19 @@ class FinalsResult:
 
     Attributes:
         blocks: for each contestant and build, the samples of each of its blocks, in seconds.
+        taken: the same blocks with their conditions, in the order taken.
+        clocks_hz: mean clock of the device during each build, None where there is none.
         failures: what stopped a contestant; it has no further builds.
+        stop_reasons: why no further builds were added, where that was not the plan.
     """
 
     statistic: Statistic = "p25"
     latency_kind: LatencyKind = "host_wall"
     blocks: dict[str, list[list[list[float]]]] = field(default_factory=dict)
+    taken: dict[str, list[SampleBlock]] = field(default_factory=dict)
+    clocks_hz: dict[str, list[float | None]] = field(default_factory=dict)
     failures: dict[str, GptuneError] = field(default_factory=dict)
+    stop_reasons: dict[str, FinalsStop] = field(default_factory=dict)
 
     def latencies(self, key: str, statistic: str | None = None) -> list[float]:
         """A statistic of each build of a contestant, in seconds.
@@ -96,6 +110,19 @@ class FinalsResult:
             return [min(quantile(sorted(block), share) for block in blocks) for blocks in builds]
         share = _SHARES[statistic or self.statistic]
         return [quantile(sorted(sample for block in blocks for sample in block), share) for blocks in builds]
+
+    def cycles(self, key: str) -> list[float] | None:
+        """Latency times the device's clock, of each build; None where a clock is not known."""
+        clocks = self.clocks_hz.get(key, [])
+        known = [clock for clock in clocks if clock]
+        if not known or len(known) < len(self.blocks.get(key, [])):
+            return None
+        return [latency * clock for latency, clock in zip(self.latencies(key), known, strict=True)]
+
+    def warnings(self, key: str) -> tuple[str, ...]:
+        """What a reader of its latency has to know."""
+        taken = self.taken.get(key, [])
+        return Conditions.of(taken).warnings(self.latency(key), self.interval(key)) if taken else ()
 
     def builds(self, key: str) -> int:
         """How many builds of it were measured."""
@@ -113,6 +140,14 @@ class FinalsResult:
     def spread(self, key: str) -> float | None:
         """Relative standard deviation between builds, None for a single one."""
         return relative_spread(self.latencies(key))
+
+    def ratio_in_cycles(self, first: str, second: str) -> float | None:
+        """The ratio of two engines in cycles of the device, None where its clock is not known."""
+        a, b = self.cycles(first), self.cycles(second)
+        if a is None or b is None:
+            return None
+        pairs = min(len(a), len(b))
+        return paired_ratio(a[:pairs], b[:pairs]).value
 
     def ratio(
         self,
@@ -169,7 +204,10 @@ def _one_build(
             with _failing(contestant.key, result):
                 engine = contestant.build()
                 engines[contestant.key] = engine, 1
-                engines[contestant.key] = engine, batch_for(warm_up(engine, plan.warmup_s))
+                engines[contestant.key] = (
+                    engine,
+                    batch_for(warm_up(engine, plan.warmup_s, plan.most_warmup_s)),
+                )
                 result.latency_kind = engine.info.latency_kind
                 result.statistic = statistic_for(engine.info.latency_kind)
         collected = _interleave(engines, plan, rng, result)
@@ -179,7 +217,10 @@ def _one_build(
         for engine, _batch in engines.values():
             engine.close()
     for key, blocks in collected.items():
-        result.blocks.setdefault(key, []).append(blocks)
+        clocks = [block.sm_clock_hz for block in blocks if block.sm_clock_hz is not None]
+        result.blocks.setdefault(key, []).append([list(block.latencies_s) for block in blocks])
+        result.taken.setdefault(key, []).extend(blocks)
+        result.clocks_hz.setdefault(key, []).append(sum(clocks) / len(clocks) if clocks else None)
     return True
 
 
@@ -194,14 +235,15 @@ def _failing(key: str, result: FinalsResult) -> Iterator[None]:
         yield
     except GptuneError as error:
         result.failures[key] = error
-        result.blocks.pop(key, None)
+        for measured in (result.blocks, result.taken, result.clocks_hz):
+            measured.pop(key, None)
         raise _ContestantFailedError from error
 
 
 def _interleave(
     engines: dict[str, tuple[Engine, int]], plan: FinalsPlan, rng: random.Random, result: FinalsResult
-) -> dict[str, list[list[float]]]:
-    collected: dict[str, list[list[float]]] = {key: [] for key in engines}
+) -> dict[str, list[SampleBlock]]:
+    collected: dict[str, list[SampleBlock]] = {key: [] for key in engines}
     for _ in range(plan.rounds):
         order = list(engines)
         rng.shuffle(order)

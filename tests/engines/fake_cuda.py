@@ -108,6 +108,9 @@ class FakeRuntime:
     def cudaGetDeviceProperties(self, index: int) -> Device:
         return self.devices[index]
 
+    def cudaDriverGetVersion(self) -> int:
+        return 13000
+
     def cudaSetDevice(self, index: int) -> None: ...
 
     def cudaProfilerStart(self) -> None: ...

@@ -39,6 +39,7 @@ class Nvml(SimpleNamespace):
             "nvmlDeviceGetCurrentClocksThrottleReasons": lambda handle: bits,
             "nvmlDeviceGetClockInfo": lambda handle, kind: 1980,
             "nvmlDeviceGetMaxClockInfo": lambda handle, kind: 1985,
+            "nvmlDeviceGetApplicationsClock": lambda handle, kind: 1500,
             "nvmlDeviceGetPowerUsage": lambda handle: 612_500,
             "nvmlDeviceGetEnforcedPowerLimit": lambda handle: 700_000,
             "nvmlDeviceGetTemperature": lambda handle, kind: 61,
@@ -67,6 +68,7 @@ def test_a_reading_has_units(monkeypatch: pytest.MonkeyPatch) -> None:
     read = clocks(nvml, monkeypatch)
     assert read.read() == ClockReading(1.98e9, 612.5, 700.0, 61.0, ())
     assert read.max_sm_hz() == 1.985e9
+    assert read.application_sm_hz() == 1.5e9
     assert read.driver_version() == "580.159.03"
     assert not read.unavailable
     read.close()
@@ -138,4 +140,5 @@ def test_without_nvml_nothing_is_known_and_why(
     assert reason in read.unavailable
     assert read.read() == ClockReading()
     assert read.max_sm_hz() is None
+    assert read.application_sm_hz() is None
     read.close()

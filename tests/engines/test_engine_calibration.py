@@ -56,4 +56,4 @@ def test_it_runs(backend: OnnxRuntimeBackend, tmp_path: Path) -> None:
     assert np.isfinite(output).all()
     assert output.any()
     engine.load(calibration_inputs())
-    assert len(engine.sample(0, at_most=1)) == 1
+    assert len(engine.sample(0, at_most=1).latencies_s) == 1

@@ -15,7 +15,7 @@ import pytest
 from pytest_gptune.engines.base import BuildRejectedError, BuildRequest
 from pytest_gptune.engines.machine import usable_cores
 from pytest_gptune.engines.onnx_model import inspect_model
-from pytest_gptune.engines.onnxruntime import OnnxRuntimeBackend, knobs
+from pytest_gptune.engines.onnxruntime import OnnxRuntimeBackend, cuda_provider, knobs
 from pytest_gptune.engines.onnxruntime.backend import _library
 from pytest_gptune.engines.onnxruntime.session import SessionEngine
 from pytest_gptune.routes import Knob, KnobSpace
@@ -372,3 +372,56 @@ def test_every_knob_is_found_by_its_name() -> None:
     assert knobs.knob_named("graph_optimization_level") is None
     assert knobs.knob_named("-ort:pass:MatMulAddFusion") is None
     assert knobs.knob_named("") is None
+
+
+CUDA_OPTIONS = (
+    "cudnn_conv_algo_search",
+    "use_tf32",
+    "prefer_nhwc",
+    "cudnn_conv_use_max_workspace",
+    "cudnn_conv1d_pad_to_nc1d",
+    "fuse_conv_bias",
+    "enable_skip_layer_norm_strict_mode",
+    "tunable_op_enable",
+    "tunable_op_tuning_enable",
+    "arena_extend_strategy",
+    "enable_cuda_graph",
+    "use_ep_level_unified_stream",
+)
+
+
+def test_the_cuda_provider_has_knobs_of_its_own() -> None:
+    assert not set(CUDA_OPTIONS) & searched(space_of(provider_options=CUDA_OPTIONS))
+    cuda = space_of(provider=knobs.CUDA, provider_options=CUDA_OPTIONS)
+    assert set(CUDA_OPTIONS) <= searched(cuda)
+    assert knob(cuda, "use_tf32").default == "1"
+    assert knob(cuda, "cudnn_conv_algo_search").values == ("exhaustive", "heuristic", "default")
+    assert "use_tf32" not in searched(space_of(provider=knobs.CUDA, provider_options=CUDA_OPTIONS[2:]))
+
+
+def test_what_moves_the_host_alone_is_asked_for_on_a_device() -> None:
+    """A marker may fix the number of threads for both, so these stay known."""
+    cuda = space_of(provider=knobs.CUDA, provider_options=CUDA_OPTIONS)
+    for name in ("intra_op_num_threads", "session.intra_op.allow_spinning", "session.disable_prepacking"):
+        assert knob(cuda, name).allows("1")
+        assert name in searched(space_of())
+        assert name not in searched(cuda)
+    assert {"graph_optimization_level", "optimization.enable_gelu_approximation"} <= searched(cuda)
+
+
+def test_options_of_the_cuda_provider_as_it_takes_them() -> None:
+    effective = {"use_tf32": "0", "cudnn_conv_algo_search": "heuristic", "intra_op_num_threads": "2"}
+    assert knobs.provider_options(effective) == {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"}
+
+
+def test_options_are_read_off_the_providers_library(tmp_path: Path) -> None:
+    library = tmp_path / "libonnxruntime_providers_cuda.so"
+    library.write_bytes(b"\x7fELF\0use_tf32\0not_prefer_nhwc_\0enable_cuda_graph\0")
+    core = tmp_path / "onnxruntime_pybind11_state.so"
+    assert cuda_provider.known_options(core) == {"use_tf32", "enable_cuda_graph"}
+    assert cuda_provider.known_options(tmp_path / "elsewhere" / core.name) == frozenset()
+
+
+def test_knobs_of_another_provider_are_refused(build: Callable[..., SessionEngine], fused: Path) -> None:
+    with pytest.raises(BuildRejectedError, match="no knob -ort:use_tf32 with value '0'"):
+        build(fused, {"-ort:use_tf32": "0"})

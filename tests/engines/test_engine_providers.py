@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import models
 import numpy as np
 import onnxruntime
 import pytest
+from fake_cuda import Error, FakeRuntime
 
 from pytest_gptune.engines.base import (
     BackendMissingError,
@@ -42,6 +45,38 @@ def test_the_cuda_provider_is_mended_by_pip(
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
     with pytest.raises(BackendMissingError, match=r"CUDAExecutionProvider(.|\n)*pytest-gptune\[cuda\]"):
         backend.check_available({"provider": "cuda"})
+
+
+def test_the_cuda_provider_without_a_device(
+    backend: OnnxRuntimeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = FakeRuntime()
+    fake.failing["cudaGetDeviceCount"] = Error.cudaErrorNoDevice
+    monkeypatch.setitem(sys.modules, "cuda.bindings.runtime", fake)
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
+    with pytest.raises(BackendMissingError, match="no CUDA device to use: cudaErrorNoDevice"):
+        backend.check_available({"provider": "cuda"})
+    fake.failing.clear()
+    backend.check_available({"provider": "cuda"})
+    with pytest.raises(BackendMissingError, match="CUDA shows no device '3'; it shows 0: NVIDIA H200"):
+        backend.check_available({"provider": "cuda", "device": 3})
+
+
+def test_the_environment_of_the_cuda_provider(
+    backend: OnnxRuntimeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "cuda.bindings.runtime", FakeRuntime())
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    environment = backend.environment({"provider": "cuda"})
+    assert environment.device_class == "cuda:NVIDIA H200:132"
+    assert environment.software["provider"] == "CUDAExecutionProvider"
+    assert environment.software["driver_cuda"] == "13.0"
+    assert set(environment.software) >= {"driver", "cuda_runtime", "cublas", "cudnn", "environment"}
+    assert environment.device["gpu"] == "NVIDIA H200"
+    assert environment.device["memory_bytes"] == 150 * 10**9
+    assert environment.device["mig"] is False
+    assert "nvidia-ml-py is not installed" in environment.noted["nvml"]
+    json.dumps([environment.software, environment.device, environment.noted])  # plain data
 
 
 def test_onnxruntime_that_is_not_installed(
@@ -84,7 +119,7 @@ def test_only_some_of_many_nodes_are_named(build: Build, tmp_path: Path) -> None
     ("options", "said", "mend"),
     [
         ({"providers": "cpu"}, "no option 'providers'", "write 'provider'"),
-        ({"zzz": 1}, "no option 'zzz'", "provider, allow_cpu_nodes, log_severity"),
+        ({"zzz": 1}, "no option 'zzz'", "provider, allow_cpu_nodes, device"),
         ({"provider": "gpu9"}, "'provider' is 'gpu9'", "cpu"),
         ({"provider": 7}, "'provider' is 7", "cpu"),
         ({"provider": None}, "'provider' is None", "cpu"),
@@ -93,6 +128,12 @@ def test_only_some_of_many_nodes_are_named(build: Build, tmp_path: Path) -> None
         ({"log_severity": True}, "'log_severity' is True", "0 to 4"),
         ({"log_severity": "3"}, "'log_severity' is '3'", "0 to 4"),
         ({"allow_cpu_nodes": "no"}, "'allow_cpu_nodes' is 'no'", "True or False"),
+        ({"provider": "cuda", "device": -1}, "'device' is -1", "GPU-..."),
+        ({"provider": "cuda", "device": "H200"}, "'device' is 'H200'", "an index"),
+        ({"provider": "cuda", "device": True}, "'device' is True", "an index"),
+        ({"provider": "cuda", "l2_flush": 1}, "'l2_flush' is 1", "True or False"),
+        ({"device": 1}, "'device' is for provider cuda", "set 'provider' to 'cuda'"),
+        ({"provider": "cpu", "l2_flush": True}, "'l2_flush' is for provider cuda", "leave 'l2_flush' out"),
     ],
 )
 def test_bad_options_are_refused(
@@ -110,6 +151,8 @@ def test_bad_options_are_refused(
     [
         {},
         {"provider": "cpu"},
+        {"provider": "cuda", "device": 1, "l2_flush": True},
+        {"provider": "CUDAExecutionProvider", "device": "MIG-c0ffee00-1111-2222-3333-444444444444"},
         {"provider": "CPUExecutionProvider", "log_severity": 0, "allow_cpu_nodes": True},
     ],
 )
@@ -118,8 +161,6 @@ def test_good_options_are_taken(backend: OnnxRuntimeBackend, options: dict[str, 
 
 
 def test_the_environment_names_machine_and_stack(backend: OnnxRuntimeBackend) -> None:
-    import json
-
     plain = backend.environment({"provider": "cpu"})
     assert plain.tuner_version == onnxruntime.__version__
     assert plain.software["backend"] == f"onnxruntime {onnxruntime.__version__}"

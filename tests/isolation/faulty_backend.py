@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pytest_gptune.engines.base import BuildRejectedError, EngineInfo, Environment
+from pytest_gptune.engines.base import BuildRejectedError, EngineInfo, Environment, SampleBlock
 from pytest_gptune.engines.onnxruntime import OnnxRuntimeBackend
 
 DEEDS = (
@@ -117,6 +117,12 @@ class FaultyBackend:
     def process_family(self, route):
         return ""
 
+    def engine_digest(self, request):
+        return None
+
+    def load(self, request, data):
+        raise BuildRejectedError("it keeps no engines")
+
     def build(self, request):
         route = {
             "-faulty:do": os.environ.get("FAULTY_DEFAULT", "fine"),
@@ -173,7 +179,10 @@ class FaultyEngine:
                 while time.perf_counter() < until:
                     pass
             samples.append((time.perf_counter() - start) / batch)
-        return samples
+        return SampleBlock(tuple(samples))
+
+    def serialize(self):
+        return None
 
     def close(self):
         self._engine.close()

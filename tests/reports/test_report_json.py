@@ -21,6 +21,7 @@ from pytest_gptune.reports import json_report as module
 from pytest_gptune.reports.json_report import json_report, write_json_report
 from pytest_gptune.reports.tuning_report import TuningReport
 from pytest_gptune.search.base import ROUTE_STATUSES
+from pytest_gptune.timing.finals import FinalsStop
 from pytest_gptune.timing.protocol import StopReason
 from pytest_gptune.timing.statistics import Ratio, Statistic
 from pytest_gptune.verdict import GATES, Outcome, Verdict
@@ -55,7 +56,7 @@ def test_the_schemas_words_are_the_codes() -> None:
     gates = definitions["verdict"]["properties"]["gate"]["enum"]
     assert set(gates) == (set(GATES) - {"auto"}) | {""}
     stops = definitions["latency"]["properties"]["stop_reason"]["enum"]
-    assert set(stops) == set(get_args(StopReason)) | {"finals"}
+    assert set(stops) == set(get_args(StopReason)) | set(get_args(FinalsStop))
     tests = definitions["test"]["properties"]
     assert set(tests["latency_kind"]["enum"]) == {*get_args(LatencyKind), None}
     assert set(tests["statistic"]["enum"]) == {*get_args(Statistic), None}
@@ -134,7 +135,7 @@ def latencies(draw: st.DrawFn) -> Latency:
         **{name: draw(FLOATS) for name in figures},
         samples=draw(st.integers(0, 10**9)),
         interval=draw(st.none() | st.tuples(FLOATS, FLOATS)),
-        stop_reason=draw(st.sampled_from(["narrow", "budget", "hopeless", "finals"])),
+        stop_reason=draw(st.sampled_from([*get_args(StopReason), *get_args(FinalsStop)])),
         statistic=draw(st.sampled_from(["p25", "median"])),
         latency_kind=draw(st.sampled_from(get_args(LatencyKind))),
     )

@@ -399,3 +399,14 @@ def test_durations(seconds: float, text: str) -> None:
 def test_numbers() -> None:
     assert number(1.23456) == "1.235"
     assert number(float("inf")) == "unbounded"
+
+
+def test_every_finalist_shows_builds_samples_interval_and_why_it_stopped() -> None:
+    measured = latency(0.9 * MS, stop_reason="most_builds", builds=25, warnings=("unstable",))
+    final = record("-ort:final=1", latency=measured)
+    tuning = report([final, record("-ort:first=1", 0.8 * MS)], finalists=("-ort:final=1",))
+    lines = [line.strip() for line in summary_lines(tuning, 160)]
+    assert [line for line in lines if line.startswith(("final:", "note:"))] == [
+        "final:   ort:final=1: 25 builds (the most that are made), 100 samples, 891 us to 909 us",
+        "note:    ort:final=1: unstable",
+    ]

@@ -8,7 +8,7 @@ from time import get_clock_info
 from types import SimpleNamespace
 from typing import Any
 
-from pytest_gptune.engines.base import EngineInfo, LatencyKind
+from pytest_gptune.engines.base import EngineInfo, LatencyKind, SampleBlock
 
 
 @dataclass
@@ -55,7 +55,7 @@ class ScriptedEngine:
     def load(self, inputs: Mapping[str, Any]) -> None:
         raise AssertionError("inputs are loaded before")
 
-    def sample(self, seconds: float, at_most: int, batch: int = 1) -> list[float]:
+    def sample(self, seconds: float, at_most: int, batch: int = 1) -> SampleBlock:
         assert not self.closed, "sampled after it was closed"
         self.calls.append((seconds, batch))
         self.when_sampled(seconds, batch)
@@ -64,7 +64,10 @@ class ScriptedEngine:
         if isinstance(block, BaseException):
             raise block
         assert 0 < len(block) <= at_most
-        return list(block)
+        return SampleBlock(tuple(block))
+
+    def serialize(self) -> bytes | None:
+        return None
 
     def close(self) -> None:
         self.closed += 1

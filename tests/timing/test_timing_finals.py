@@ -24,7 +24,7 @@ from pytest_gptune.timing.finals import (
 from pytest_gptune.timing.statistics import paired_ratio
 
 MS = 1e-3
-PLAN = FinalsPlan(builds=3, rounds=4, block_s=0.05, head_s=0.01, warmup_s=0.02)
+PLAN = FinalsPlan(builds=3, rounds=4, block_s=0.05, head_s=0.01, warmup_s=0.04)
 Block = list[float] | BaseException
 
 
@@ -59,7 +59,7 @@ class Stage:
                 raise error or BuildRejectedError("on purpose")
             blocks = script(number) if script else itertools.repeat([1 * MS])
             engine = ScriptedEngine(blocks, kind)
-            names = {PLAN.warmup_s: "warm", PLAN.head_s: "head", PLAN.block_s: "block"}
+            names = {PLAN.warmup_s / 2: "warm", PLAN.head_s: "head", PLAN.block_s: "block"}
             engine.when_sampled = lambda seconds, batch: self.log.append((key, number, names[seconds]))
             made.append(engine)
             return engine
@@ -91,6 +91,7 @@ def numbered(base: float) -> Callable[[int], Iterable[Block]]:
 
     def script(number: int) -> Iterable[Block]:
         yield [base * MS]
+        yield [base * MS]
         while True:
             yield [1000 * MS]
             yield [(base + number) * MS] * 3
@@ -102,7 +103,7 @@ def test_every_contestant_has_builds_times_rounds_blocks(stage: Stage) -> None:
     result = run_finals(stage("a", "b", "c"), PLAN, rng(), builds=3)
     counts = Counter((key, what) for key, _number, what in stage.log)
     for key in "abc":
-        assert counts[key, "build"] == counts[key, "warm"] == 3
+        assert (counts[key, "build"], counts[key, "warm"]) == (3, 6)
         assert counts[key, "head"] == counts[key, "block"] == 12
         assert result.builds(key) == 3
         assert [len(build) for build in result.blocks[key]] == [4] * 3
@@ -136,8 +137,8 @@ def test_all_are_built_before_any_is_measured(stage: Stage) -> None:
     run_finals(stage("a", "b"), PLAN, rng(), builds=2)
     for build in range(2):
         steps = [(key, what) for key, number, what in stage.log if number == build]
-        assert steps[:4] == [("a", "build"), ("a", "warm"), ("b", "build"), ("b", "warm")]
-        assert {what for _key, what in steps[4:]} == {"head", "block"}
+        assert steps[:6] == [(key, what) for key in "ab" for what in ("build", "warm", "warm")]
+        assert {what for _key, what in steps[6:]} == {"head", "block"}
 
 
 def test_one_build_ends_before_the_next_begins(stage: Stage) -> None:
@@ -156,7 +157,7 @@ def test_the_head_of_a_block_is_discarded(stage: Stage) -> None:
 def test_short_inferences_are_batched(stage: Stage) -> None:
     run_finals([stage.contestant("a", lambda number: itertools.repeat([2.1e-6]))], PLAN, rng(), builds=1)
     (engine,) = stage.engines["a"]
-    assert [batch for _seconds, batch in engine.calls] == [1] + [10] * 8
+    assert [batch for _seconds, batch in engine.calls] == [1, 1] + [10] * 8
 
 
 @pytest.mark.parametrize(
@@ -182,7 +183,7 @@ def test_a_contestant_that_cannot_be_built_again_drops_out(
     assert stage.all_closed()
 
 
-@pytest.mark.parametrize("call", [0, 1, 2, 6], ids=["warm-up", "head", "block", "later block"])
+@pytest.mark.parametrize("call", [1, 2, 3, 7], ids=["warm-up", "head", "block", "later block"])
 def test_a_contestant_that_fails_while_it_is_measured_drops_out(stage: Stage, call: int) -> None:
     def script(number: int) -> Iterable[Block]:
         if number < 1:
@@ -211,7 +212,7 @@ def test_engines_are_closed_whatever_happens(stage: Stage, error: BaseException,
     if where == "build":
         last = stage.contestant("b", fails_at=0, error=error)
     else:
-        calls = {"warm-up": 0, "block": 2}[where]
+        calls = {"warm-up": 1, "block": 3}[where]
         last = stage.contestant("b", lambda number: itertools.chain([[1 * MS]] * calls, [error]))
     with pytest.raises(type(error)):
         run_finals([stage.contestant("a"), last], PLAN, rng(), builds=3)

@@ -16,6 +16,7 @@ from pytest_gptune.timing.statistics import mean_interval, summarise
 
 MS = 1e-3
 WARM = [3 * MS, 1 * MS, 2 * MS]
+WARMING = [(0.04, 1)] * 2
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def engine_of(
     clock: Clock, blocks: Iterable[list[float] | BaseException], kind: LatencyKind = "host_wall"
 ) -> ScriptedEngine:
-    return ScriptedEngine(itertools.chain([WARM], blocks), kind, clock)
+    return ScriptedEngine(itertools.chain([WARM, WARM], blocks), kind, clock)
 
 
 def noisy(centre: float = 1 * MS, step: float = 0.2) -> Iterable[list[float]]:
@@ -37,16 +38,29 @@ def noisy(centre: float = 1 * MS, step: float = 0.2) -> Iterable[list[float]]:
 
 
 def test_warming_up_gives_the_fastest_run() -> None:
-    engine = ScriptedEngine([WARM])
-    assert warm_up(engine, 0.08) == 1 * MS
-    assert engine.calls == [(0.08, 1)]
+    engine = ScriptedEngine([WARM, [2 * MS] * 3])
+    assert warm_up(engine, 0.08, 1.0) == 1 * MS
+    assert engine.calls == WARMING
+
+
+def test_an_engine_that_still_gets_faster_is_not_warm(clock: Clock) -> None:
+    parts = [[5 * MS], [4 * MS], [3 * MS], [2.9 * MS], [2.88 * MS], [1 * MS]]
+    engine = ScriptedEngine(parts, clock=clock)
+    assert warm_up(engine, 0.08, 1.0) == 2.88 * MS
+    assert len(engine.calls) == 5
+
+
+def test_warming_up_ends_in_time(clock: Clock) -> None:
+    engine = ScriptedEngine(([10 * MS * 0.9**number] for number in itertools.count()), clock=clock)
+    warm_up(engine, 0.08, 0.5)
+    assert sum(seconds for seconds, _ in engine.calls) == pytest.approx(0.52)
 
 
 def test_a_steady_engine_stops_at_the_least_number_of_blocks(clock: Clock) -> None:
     engine = engine_of(clock, itertools.repeat([1.001 * MS] * 3))
     result = measure(engine, SamplingPlan())
     assert result.stop_reason == "narrow"
-    assert engine.calls == [(0.08, 1)] + [(0.05, 1)] * 4
+    assert engine.calls == WARMING + [(0.05, 1)] * 4
     assert result.latency_s == pytest.approx(1.001 * MS)
     assert result.interval == (pytest.approx(1.001 * MS), pytest.approx(1.001 * MS))
 
@@ -58,7 +72,7 @@ def test_it_goes_on_until_the_interval_is_narrow(clock: Clock) -> None:
     plan = SamplingPlan(budget_s=math.inf, narrow=0.2)
     result = measure(engine, plan)
     assert result.stop_reason == "narrow"
-    count = len(engine.calls) - 1
+    count = len(engine.calls) - 2
     assert count > plan.min_blocks
 
     def is_narrow(blocks: int) -> bool:
@@ -74,7 +88,7 @@ def test_the_budget_ends_it(clock: Clock) -> None:
     engine = engine_of(clock, noisy())
     result = measure(engine, SamplingPlan(budget_s=1.0))
     assert result.stop_reason == "budget"
-    assert len(engine.calls) == 1 + 20
+    assert len(engine.calls) == 2 + 20
 
 
 def test_the_budget_counts_the_time_that_passed(clock: Clock) -> None:
@@ -83,14 +97,14 @@ def test_the_budget_counts_the_time_that_passed(clock: Clock) -> None:
     engine.costs = 10
     result = measure(engine, SamplingPlan(budget_s=1.0))
     assert result.stop_reason == "budget"
-    assert len(engine.calls) == 1 + 2
+    assert len(engine.calls) == 2 + 2
 
 
 def test_a_tiny_budget_still_gives_two_blocks(clock: Clock) -> None:
     engine = engine_of(clock, noisy())
     result = measure(engine, SamplingPlan(budget_s=0.0))
     assert result.stop_reason == "budget"
-    assert len(engine.calls) == 1 + 2
+    assert len(engine.calls) == 2 + 2
     assert all(math.isfinite(end) for end in result.interval)
 
 
@@ -98,7 +112,7 @@ def test_a_hopeless_route_is_given_up(clock: Clock) -> None:
     engine = engine_of(clock, noisy(10 * MS, 0.05))
     result = measure(engine, SamplingPlan(), best_s=1 * MS)
     assert result.stop_reason == "hopeless"
-    assert len(engine.calls) == 1 + 4
+    assert len(engine.calls) == 2 + 4
 
 
 @pytest.mark.parametrize("best_s", [None, 1 * MS, 0.8 * MS])
@@ -143,10 +157,10 @@ def test_many_samples_are_decimated(clock: Clock) -> None:
 
 
 def test_short_inferences_are_batched(clock: Clock) -> None:
-    engine = ScriptedEngine(itertools.chain([[2.1e-6]], itertools.repeat([2.1e-6] * 3)), clock=clock)
+    engine = ScriptedEngine(itertools.chain([[2.1e-6]] * 2, itertools.repeat([2.1e-6] * 3)), clock=clock)
     result = measure(engine, SamplingPlan())
     assert result.batch == 10
-    assert engine.calls == [(0.08, 1)] + [(0.05, 10)] * 4
+    assert engine.calls == WARMING + [(0.05, 10)] * 4
 
 
 @pytest.mark.parametrize(("latency_s", "batch"), [(1.0, 1), (20e-6, 1), (19e-6, 2), (1.05e-6, 20), (3e-6, 7)])

@@ -114,6 +114,12 @@ class SteadyBackend:
     def process_family(self, route: Any) -> str:
         return ""
 
+    def engine_digest(self, request: Any) -> str | None:
+        return None
+
+    def load(self, request: Any, data: bytes) -> SteadyEngine:
+        return self.build(request)
+
     def build(self, request: Any) -> SteadyEngine:
         route = " ".join(f"{knob}={value}" for knob, value in request.route)
         settings = Settings(request.model, route)
@@ -156,9 +162,14 @@ class SteadyEngine:
     def load(self, inputs: Any) -> None:
         pass
 
-    def sample(self, seconds: float, at_most: int, batch: int = 1) -> list[float]:
+    def sample(self, seconds: float, at_most: int, batch: int = 1) -> Any:
         usual, slow = [self._latency_s], [self._latency_s * self._tail]
-        return usual * (100 - self._tail_samples) + slow * self._tail_samples
+        from pytest_gptune.engines.base import SampleBlock
+
+        return SampleBlock(tuple(usual * (100 - self._tail_samples) + slow * self._tail_samples))
+
+    def serialize(self) -> bytes | None:
+        return None
 
     def close(self) -> None:
         pass

@@ -26,13 +26,13 @@ class Scripted(Contest):
     """Finals whose measurements are written down: for each contestant, one latency after the other."""
 
     script: dict[str, Sequence[Any]] = field(default_factory=dict)
-    runs: list[tuple[str, ...] | None] = field(default_factory=list)
+    runs: list[tuple[str, ...]] = field(default_factory=list)
 
-    def run(self, keys: tuple[str, ...] | None = None) -> None:
+    def _measure(self, keys: tuple[str, ...], builds: int) -> None:
         self.runs.append(keys)
-        for _ in range(self.plan.builds):
+        for _ in range(builds):
             for key, latencies in self.script.items():
-                if (keys is None or key in keys) and key not in self.result.failures:
+                if key in keys and key not in self.result.failures:
                     built = self.result.blocks.setdefault(key, [])
                     latency = latencies[len(built) % len(latencies)]
                     if isinstance(latency, Exception):
@@ -51,7 +51,7 @@ def contest(script: dict[str, Any], builds: int = 4) -> Scripted:
         gate=nothing,
         golden=nothing,
         case=nothing,
-        plan=FinalsPlan(builds=builds, most_builds=3 * builds),
+        plan=FinalsPlan(builds=builds, step=builds, most_builds=3 * builds),
         requests=dict.fromkeys(script, nothing),
         result=FinalsResult(),
         script=script,
@@ -96,12 +96,12 @@ class TestPaired:
         assert verdict.ratio is not None
         assert verdict.ratio.value == pytest.approx(1.11, rel=1e-3)
         assert verdict.ratio.builds == 8
-        assert made.runs == [None, (WINNER, REFERENCE)]
+        assert made.runs == [tuple(made.requests), (WINNER, REFERENCE)]
 
     def test_equal_passes_at_once(self) -> None:
         verdict, made = paired(around(1e-3), around(1e-3, -0.001))
         assert (verdict.outcome, verdict.reason) == ("pass", "within_limit")
-        assert made.runs == [None]
+        assert made.runs == [tuple(made.requests)]
 
     def test_faster_is_improved(self) -> None:
         verdict, _ = paired(around(0.9e-3), around(1e-3, -0.001))
@@ -133,7 +133,7 @@ class TestPaired:
     def test_the_spread_of_the_baseline_makes_one_build_enough_to_pass(self) -> None:
         verdict, made = paired([1e-3], [1e-3], builds=1, entry=entry(between_build_spread=0.002))
         assert verdict.outcome == "pass"
-        assert made.runs == [None]
+        assert made.runs == [tuple(made.requests)]
 
     def test_a_slow_tail(self) -> None:
         verdict, made = paired([with_tail(1e-3, 2.0)], [1e-3])

@@ -8,12 +8,13 @@ and MPS hold as they do for any program.
 from pytest_gptune.engines.cuda.clocks import ClockReading, Clocks
 from pytest_gptune.engines.cuda.device import Device
 from pytest_gptune.engines.cuda.graph import Graph, capture
-from pytest_gptune.engines.cuda.memory import DeviceBuffer, L2Flush
+from pytest_gptune.engines.cuda.memory import POISON, DeviceBuffer, L2Flush
 from pytest_gptune.engines.cuda.runtime import CudaError
 from pytest_gptune.engines.cuda.sampling import DeviceSamples, launches_for, sample_queued
 from pytest_gptune.engines.cuda.stream import Stream
 
 __all__ = [
+    "POISON",
     "ClockReading",
     "Clocks",
     "CudaError",

@@ -106,6 +106,15 @@ class Clocks:
             return None
         return _scaled(self._ask(lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)), 1e6)
 
+    def application_sm_hz(self) -> float | None:
+        """The clock that is set for applications, which an administrator may lower; None where not told."""
+        nvml, handle = self._nvml, self._handle
+        if handle is None:
+            return None
+        return _scaled(
+            self._ask(lambda: nvml.nvmlDeviceGetApplicationsClock(handle, nvml.NVML_CLOCK_SM)), 1e6
+        )
+
     def driver_version(self) -> str | None:
         """The version of NVIDIA's driver, as ``580.159.03``; None where NVML does not tell."""
         nvml = self._nvml

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pytest_gptune.engines.cuda.stream import Stream
 
 # NaN in every float type, -1 in signed integers: what is left of it in an output is seen.
-_POISON = 0xFF
+POISON = 0xFF
 
 
 class DeviceBuffer:
@@ -68,7 +68,7 @@ class DeviceBuffer:
     def poison(self, stream: Stream) -> None:
         """Enqueue filling it with bits of all ones: an output that is not written stays NaN or -1."""
         if self._nbytes:
-            call("cudaMemsetAsync", self._pointer, _POISON, self._nbytes, stream.handle)
+            call("cudaMemsetAsync", self._pointer, POISON, self._nbytes, stream.handle)
 
     def close(self) -> None:
         """Free it."""

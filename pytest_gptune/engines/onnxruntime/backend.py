@@ -10,7 +10,7 @@ import platform
 import re
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,10 @@ from pytest_gptune.engines.base import (
     Environment,
     RoutePairs,
 )
+from pytest_gptune.engines.cuda import Stream
 from pytest_gptune.engines.machine import cpu_model, load_average, steering_environment, usable_cores
-from pytest_gptune.engines.onnxruntime import knobs
+from pytest_gptune.engines.onnxruntime import cuda_provider, identity, knobs
+from pytest_gptune.engines.onnxruntime.cuda_engine import CudaSessionEngine
 from pytest_gptune.engines.onnxruntime.session import SessionEngine
 from pytest_gptune.errors import ModelError, SettingsError
 
@@ -31,7 +33,7 @@ _PROVIDERS = {
     "cpu": "CPUExecutionProvider",
     "azure": "AzureExecutionProvider",
     "coreml": "CoreMLExecutionProvider",
-    "cuda": "CUDAExecutionProvider",
+    "cuda": knobs.CUDA,
     "dml": "DmlExecutionProvider",
     "openvino": "OpenVINOExecutionProvider",
 }
@@ -39,6 +41,8 @@ _PROVIDERS = {
 _OPTIONS = {
     "provider": "execution provider that must run every node: cpu (default), or another by name",
     "allow_cpu_nodes": "True: nodes the provider leaves to the CPU are accepted",
+    "device": "provider cuda: an index (default 0), or a UUID from GPU- or MIG- on",
+    "l2_flush": "provider cuda: True empties the device's L2 cache before each sample",
     "log_severity": "0 (verbose) to 4 (fatal); default 3 (errors)",
 }
 
@@ -50,6 +54,8 @@ _OPSET = re.compile(
 )
 _IR = re.compile(r"Unsupported model IR version: (\d+), max supported IR version: (\d+)")
 _DATA_FILE = re.compile(r"External initializer: (\S+) offset: .*out of bounds or can not be read in full")
+# Protobuf's limit: what ONNX Runtime says where the optimised model does not fit into one message.
+_TOO_LARGE = re.compile(r"2GiB|2GB|exceed|Protobuf serialization failed|too large", re.IGNORECASE)
 _UNKNOWN_OPERATOR = re.compile(r"Fatal error: (\S+?)\(-?\d+\) is not a registered function/op")
 
 
@@ -57,6 +63,10 @@ class OnnxRuntimeBackend:
     """ONNX Runtime through its Python package."""
 
     name = "onnxruntime"
+
+    def __init__(self) -> None:
+        # Routes that differ in settings of the run alone share their optimised graph.
+        self._graphs: dict[tuple[str, ...], str | None] = {}
 
     def check_available(self, options: Mapping[str, Any]) -> None:
         """Raise BackendMissingError unless onnxruntime and the provider asked for are installed."""
@@ -77,6 +87,8 @@ class OnnxRuntimeBackend:
                 if cuda
                 else "install the build of ONNX Runtime that has it, or correct options={'provider': ...}",
             )
+        if provider == knobs.CUDA:
+            cuda_provider.device_of(options)
 
     def check_options(self, options: Mapping[str, Any]) -> None:
         """Raise SettingsError for an unknown option or a value of the wrong kind."""
@@ -88,7 +100,7 @@ class OnnxRuntimeBackend:
                     where="options={...} of the marker",
                     mend=f"write '{near[0]}'" if near else f"use one of: {', '.join(_OPTIONS)}",
                 )
-        _provider(options)
+        cuda_provider.check_options(options, _provider(options))
         severity = options.get("log_severity", 3)
         if isinstance(severity, bool) or not isinstance(severity, int) or not 0 <= severity <= 4:
             raise SettingsError(
@@ -108,16 +120,19 @@ class OnnxRuntimeBackend:
         """The machine and ONNX Runtime's version and provider."""
         import onnxruntime as ort
 
+        software = {
+            "backend": f"onnxruntime {ort.__version__}",
+            "provider": _provider(options),
+            "options": json.dumps(dict(options), sort_keys=True, default=str),
+            "environment": steering_environment(),
+        }
+        if software["provider"] == knobs.CUDA:
+            return cuda_provider.environment(options, software, ort.__version__)
         cores, cpu = usable_cores(), cpu_model()
         return Environment(
             device_class=f"cpu:{cpu}:{cores}",
             tuner_version=ort.__version__,
-            software={
-                "backend": f"onnxruntime {ort.__version__}",
-                "provider": _provider(options),
-                "options": json.dumps(dict(options), sort_keys=True, default=str),
-                "environment": steering_environment(),
-            },
+            software=software,
             device={
                 "cpu_model": cpu,
                 "cores": cores,
@@ -131,7 +146,7 @@ class OnnxRuntimeBackend:
         """Knobs of the installed version on this machine."""
         import onnxruntime as ort
 
-        library = _library()
+        library, provider = _library(), _provider(options)
         return knobs.knob_space(
             tuner_version=ort.__version__,
             cores=usable_cores(),
@@ -143,37 +158,144 @@ class OnnxRuntimeBackend:
             quantised=None
             if model is None
             else bool({"QuantizeLinear", "DequantizeLinear"} & model.operators),
+            provider=provider,
+            provider_options=cuda_provider.known_options(library) if provider == knobs.CUDA else (),
         )
 
     def process_family(self, route: RoutePairs) -> str:
         """Flushing denormals is decided by the first session of a process, for all of it."""
         return "denormal_as_zero" if (knobs.DENORMAL, "1") in route else ""
 
-    def build(self, request: BuildRequest) -> SessionEngine:
+    def build(self, request: BuildRequest) -> SessionEngine | CudaSessionEngine:
         """Create the session; the build time is that of ``InferenceSession``."""
+        digest = self.engine_digest(request)
+        options, effective = _session_options(request)
+        return _engine(
+            request, request.model, options, effective, digest, lambda: self._shippable(request), None
+        )
+
+    def engine_digest(self, request: BuildRequest) -> str:
+        """The digest of the engine of ``request``: of its optimised graph and the options that apply.
+
+        Where ONNX Runtime cannot write the optimised model (beyond 2 GB), of the model and all options.
+        """
+        _, effective = _session_options(request)
+        of_graph = identity.graph_settings(effective)
+        key = (request.model_sha256, _provider(request.options), json.dumps(of_graph, sort_keys=True))
+        if key not in self._graphs:
+            data = self._optimised(request)
+            self._graphs[key] = None if data is None else hashlib.sha256(data).hexdigest()
+        graph = self._graphs[key] or json.dumps(effective, sort_keys=True)
+        return _digest(request, graph, effective)
+
+    def load(self, request: BuildRequest, data: bytes) -> SessionEngine | CudaSessionEngine:
+        """A session over an optimised model, which is not optimised again, with the options of the route."""
         import onnxruntime as ort
 
-        provider = _provider(request.options)
         options, effective = _session_options(request)
-        providers = [provider] if provider == _PROVIDERS["cpu"] else [provider, _PROVIDERS["cpu"]]
-        start = time.perf_counter()
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        digest = _digest(request, hashlib.sha256(data).hexdigest(), effective)
         try:
-            with warnings.catch_warnings():
-                # A provider that is missing is only warned of; it is checked below.
-                warnings.simplefilter("ignore")
-                session = ort.InferenceSession(request.model, options, providers=providers)
-        except Exception as error:  # ONNX Runtime's errors derive from Exception alone
-            raise _build_error(error, request, ort.__version__) from error
-        build_seconds = time.perf_counter() - start
-        session.disable_fallback()
-        _check_placement(session, provider, bool(request.options.get("allow_cpu_nodes")))
-        digest = hashlib.sha256(
-            json.dumps([request.model_sha256, ort.__version__, provider, effective], sort_keys=True).encode()
-        )
+            return _engine(request, data, options, effective, digest, lambda: data, len(data))
+        except ModelError as error:
+            raise BuildRejectedError(f"the kept engine cannot be loaded: {error.what}") from error
+
+    def _shippable(self, request: BuildRequest) -> bytes | None:
+        """The optimised model, complete in itself; None where there is no such form."""
+        data = self._optimised(request)
+        return data if data is not None and not identity.has_external_data(data) else None
+
+    def _optimised(self, request: BuildRequest) -> bytes | None:
+        """The optimised model, None where ONNX Runtime cannot write it."""
+        options, _ = _session_options(request)
+        # Repacked weights are not part of the graph, and cost most of the time.
+        options.add_session_config_entry("session.disable_prepacking", "1")
+
+        given: dict[str, str] = {}
+        if _provider(request.options) == knobs.CUDA:
+            given = cuda_provider.prepare(request.options)
+
+        def make(path: str) -> object:
+            options.optimized_model_filepath = path
+            return _make_session(request, request.model, options, given)
+
+        try:
+            return identity.optimised_model(make) or None
+        except BuildRejectedError as error:
+            if _TOO_LARGE.search(error.what):
+                return None
+            raise
+
+
+def _digest(request: BuildRequest, graph: str, effective: Mapping[str, str]) -> str:
+    import onnxruntime as ort
+
+    provider = _provider(request.options)
+    # The written graph only names weights that lie in external files: the model's digest contains them.
+    return identity.engine_digest([request.model_sha256, graph], ort.__version__, provider, effective)
+
+
+def _engine(
+    request: BuildRequest,
+    model: str | bytes,
+    options: Any,
+    effective: Mapping[str, str],
+    digest: str,
+    serialise: Callable[[], bytes | None],
+    engine_bytes: int | None,
+) -> SessionEngine | CudaSessionEngine:
+    """The engine over a model by its path or its bytes; its build time is that of ``InferenceSession``."""
+    stream: Stream | None = None
+    given: dict[str, str] = {}
+    if _provider(request.options) == knobs.CUDA:
+        given = {**cuda_provider.prepare(request.options), **knobs.provider_options(effective)}
+        stream = Stream()
+        given["user_compute_stream"] = str(stream.handle)
+    try:
+        start = time.perf_counter()
+        session = _make_session(request, model, options, given)
         info = EngineInfo(
-            digest=digest.hexdigest(), latency_kind="host_wall", build_seconds=build_seconds, graph=False
+            digest=digest,
+            latency_kind="host_wall" if stream is None else "device_queued",
+            build_seconds=time.perf_counter() - start,
+            engine_bytes=engine_bytes,
+            graph=given.get(cuda_provider.GRAPH) == "1",
         )
-        return SessionEngine(session, info)
+        if stream is None:
+            return SessionEngine(session, info, serialise)
+        device, flush = cuda_provider.device_of(request.options), bool(request.options.get("l2_flush"))
+        return CudaSessionEngine(session, info, serialise, device, stream, l2_flush=flush)
+    except BaseException:
+        if stream is not None:
+            stream.close()
+        raise
+
+
+def _make_session(request: BuildRequest, model: str | bytes, options: Any, given: Mapping[str, str]) -> Any:
+    """The session over a model by its path or its bytes, on the provider that was asked for and no other.
+
+    Args:
+        request: what it is built from.
+        model: as ``InferenceSession`` takes it.
+        options: of the session.
+        given: options of the provider.
+    """
+    import onnxruntime as ort
+
+    provider = _provider(request.options)
+    cpu = _PROVIDERS["cpu"]
+    providers = [cpu] if provider == cpu else [(provider, dict(given)), cpu]
+    try:
+        with warnings.catch_warnings():
+            # A provider that is missing is only warned of; it is checked below.
+            warnings.simplefilter("ignore")
+            # With the fallback on, a session that its provider refuses is made again without its options.
+            session = ort.InferenceSession(model, options, providers=providers, enable_fallback=False)
+    except Exception as error:  # ONNX Runtime's errors derive from Exception alone
+        raise _build_error(error, request, ort.__version__) from error
+    session.disable_fallback()
+    _check_placement(session, provider, bool(request.options.get("allow_cpu_nodes")))
+    return session
 
 
 def _library() -> Path:
@@ -228,7 +350,7 @@ def _session_options(request: BuildRequest) -> tuple[Any, dict[str, str]]:
     options.inter_op_num_threads = int(effective["inter_op_num_threads"])
     for name, value in effective.items():
         if not name.endswith("_op_num_threads"):
-            _set_knob(options, name, value)
+            _set_knob(options, name, value, _provider(request.options))
     if disabled:
         effective["disabled_optimizers"] = ",".join(sorted(disabled))
         options.add_session_config_entry("optimization.disable_specified_optimizers", ";".join(disabled))
@@ -249,12 +371,14 @@ def _no_such_knob(name: str, value: str) -> BuildRejectedError:
     return BuildRejectedError(f"ONNX Runtime has no knob {name} with value '{value}'")
 
 
-def _set_knob(options: Any, name: str, value: str) -> None:
+def _set_knob(options: Any, name: str, value: str, provider: str) -> None:
     import onnxruntime as ort
 
     knob = knobs.knob_named(knobs.PREFIX + name)
-    if knob is None or value not in knob.values:
+    if knob is None or value not in knob.values or knob.provider not in ("", provider):
         raise _no_such_knob(knobs.PREFIX + name, value)
+    if knob.target == "provider":
+        return
     if knob.target == "config":
         if value != "full":
             options.add_session_config_entry(name, value)

@@ -3,7 +3,7 @@
 ONNX Runtime accepts unknown keys and nonsense values in silence, so every name and value is checked here.
 Which configuration keys a build knows is read off its library: a key it never compares with is not in it.
 Names, defaults and values are those of ``onnxruntime_session_options_config_keys.h`` and of
-``SessionOptions`` in the Python API of ONNX Runtime 1.32.
+``SessionOptions`` in the Python API of ONNX Runtime 1.32, and of the CUDA provider's options in 1.31.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ import functools
 import json
 import mmap
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 PREFIX = "-ort:"
 PASS_PREFIX = f"{PREFIX}pass:"
+
+CUDA = "CUDAExecutionProvider"
 
 DENORMAL = f"{PREFIX}session.set_denormal_as_zero"
 
@@ -44,6 +46,21 @@ _INTER_LADDER = (1, 2, 4)
 
 _LEVEL = f"{PREFIX}graph_optimization_level"
 
+# What moves threads, memory and kernels of the CPU alone.
+_HOST_ONLY = frozenset(
+    {
+        "execution_mode",
+        "enable_cpu_mem_arena",
+        "session.intra_op.allow_spinning",
+        "session.inter_op.allow_spinning",
+        "session.force_spinning_stop",
+        "session.dynamic_block_base",
+        "session.disable_prepacking",
+        "session.set_denormal_as_zero",
+        "session.x64quantprecision",
+    }
+)
+
 
 @dataclass(frozen=True)
 class OrtKnob:
@@ -51,17 +68,19 @@ class OrtKnob:
 
     Attributes:
         name: attribute of ``SessionOptions`` or configuration key.
-        target: which of the two it is.
+        target: which of the two it is, or an option of the provider.
         values: allowed values, as they are written in a route.
         needs: ``qdq`` where only quantised models are affected, ``arm64`` where only that platform is.
+        provider: the execution provider that has it, empty where all do.
     """
 
     name: str
     default: str
     values: tuple[str, ...]
     help: str
-    target: Literal["attribute", "config"] = "config"
+    target: Literal["attribute", "config", "provider"] = "config"
     needs: str = ""
+    provider: str = ""
 
 
 _KNOBS = (
@@ -176,9 +195,67 @@ _KNOBS = (
 )
 
 
+# Never offered: do_copy_in_default_stream=0, which is documented to race.
+_CUDA_KNOBS = tuple(
+    OrtKnob(name, values[0], values, text, "provider", provider=CUDA)
+    for name, values, text in (
+        (
+            "cudnn_conv_algo_search",
+            ("exhaustive", "heuristic", "default"),
+            "How cuDNN's algorithm is chosen for a convolution. May change numbers.",
+        ),
+        ("use_tf32", ("1", "0"), "float32 products in TF32, with 10 bits of mantissa. Changes numbers."),
+        ("prefer_nhwc", ("0", "1"), "Convolutions with the channels last. May change numbers."),
+        (
+            "cudnn_conv_use_max_workspace",
+            ("1", "0"),
+            "Let cuDNN's convolutions take as much memory as they like. May change numbers.",
+        ),
+        (
+            "cudnn_conv1d_pad_to_nc1d",
+            ("0", "1"),
+            "Pad convolutions of one dimension to [N, C, 1, D] instead of [N, C, D, 1]. May change numbers.",
+        ),
+        ("fuse_conv_bias", ("0", "1"), "Bias and activation within cuDNN's convolution. May change numbers."),
+        (
+            "enable_skip_layer_norm_strict_mode",
+            ("0", "1"),
+            "SkipLayerNormalization in higher precision. Changes numbers.",
+        ),
+        ("tunable_op_enable", ("0", "1"), "Operators with several kernels. May change numbers."),
+        (
+            "tunable_op_tuning_enable",
+            ("0", "1"),
+            "Tune these operators when they first run; needs tunable_op_enable=1. May change numbers.",
+        ),
+        (
+            "arena_extend_strategy",
+            ("kNextPowerOfTwo", "kSameAsRequested"),
+            "How the arena of device memory grows. May change numbers, by the workspace that is left.",
+        ),
+        (
+            "enable_cuda_graph",
+            ("0", "1"),
+            "Capture a CUDA graph and replay it. The outputs are equal; refused where nodes run on the CPU.",
+        ),
+        ("use_ep_level_unified_stream", ("0", "1"), "One stream for the whole provider."),
+    )
+)
+
+
+def provider_options(effective: Mapping[str, str]) -> dict[str, str]:
+    """The settings that are the provider's, as it takes them."""
+    chosen = {}
+    for name, value in effective.items():
+        knob = knob_named(PREFIX + name)
+        if knob is not None and knob.target == "provider":
+            chosen[name] = value.upper() if name == "cudnn_conv_algo_search" else value
+    return chosen
+
+
 def knob_named(name: str) -> OrtKnob | None:
     """The knob called ``-ort:NAME`` in routes, None where there is no such (threads and passes included)."""
-    for knob in _KNOBS:
+    for knob in _KNOBS + _CUDA_KNOBS:
         if PREFIX + knob.name == name:
             return knob
     return None
@@ -202,6 +279,14 @@ def known_keys(library: Path) -> frozenset[str]:
 
 
 @functools.cache
+def known_cuda_options(library: Path) -> frozenset[str]:
+    """Options of the CUDA provider that are knobs and occur in its library."""
+    with library.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as view:
+        names = [knob.name for knob in _CUDA_KNOBS]
+        return frozenset(name for name in names if view.find(name.encode() + b"\0") >= 0)
+
+
+@functools.cache
 def known_passes(library: Path) -> tuple[str, ...]:
     """Optimisation passes offered as knobs that occur in ONNX Runtime's library."""
     with library.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as view:
@@ -218,6 +303,8 @@ def knob_space(
     keys: Iterable[str],
     passes: Sequence[str],
     quantised: bool | None,
+    provider: str = "",
+    provider_options: Iterable[str] = (),
 ) -> str:
     """The knob space as JSON in the form of ``IBuilderConfig.getAllBuildRoutes()``.
 
@@ -230,14 +317,20 @@ def knob_space(
         keys: configuration keys the installed version knows.
         passes: optimisation passes it has; they are knobs on request.
         quantised: whether the model has QuantizeLinear or DequantizeLinear; None without a model.
+        provider: the execution provider; what only moves the host is a knob on request where it is another's.
+        provider_options: its options that the installed version knows.
     """
     have, members = set(attributes) | set(keys), set(levels)
     on_arm = machine.lower() in ("arm64", "aarch64")
+    on_host = provider != CUDA
     inter_help = "Threads between operators, with parallel execution."
     options = [
         _thread_option("intra_op_num_threads", cores, _INTRA_LADDER, "Threads within an operator."),
         _thread_option("inter_op_num_threads", cores, _INTER_LADDER, inter_help),
     ]
+    if not on_host:
+        for option in options:
+            option["on_request"] = True
     for knob in _KNOBS:
         if knob.name not in have or (knob.needs == "arm64" and not on_arm):
             continue
@@ -245,9 +338,15 @@ def knob_space(
         if PREFIX + knob.name == _LEVEL:
             values = tuple(value for value in values if level_member(value) in members)
         option = _option(PREFIX + knob.name, values, knob.default, knob.help)
-        if knob.needs == "qdq" and not quantised:
+        if (knob.needs == "qdq" and not quantised) or (knob.name in _HOST_ONLY and not on_host):
             option["on_request"] = True
         options.append(option)
+    known = set(provider_options)
+    options += [
+        _option(PREFIX + knob.name, knob.values, knob.default, knob.help)
+        for knob in _CUDA_KNOBS
+        if knob.provider == provider and knob.name in known
+    ]
     for name in passes:
         option = _option(PASS_PREFIX + name, ("on", "off"), "on", f"Optimisation pass {name}.")
         option["on_request"] = True

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pytest_gptune.engines.base import EngineFailedError, EngineInfo
+from pytest_gptune.engines.base import EngineFailedError, EngineInfo, SampleBlock
+from pytest_gptune.engines.disturbance import HostClock
 from pytest_gptune.engines.onnxruntime.tensors import from_ort_value, to_ort_value
 from pytest_gptune.engines.undisturbed import undisturbed
 
@@ -17,9 +18,12 @@ if TYPE_CHECKING:
 class SessionEngine:
     """A session on the CPU: inputs bound once, outputs allocated by the session at each run."""
 
-    def __init__(self, session: Any, info: EngineInfo) -> None:
+    def __init__(
+        self, session: Any, info: EngineInfo, serialise: Callable[[], bytes | None] = lambda: None
+    ) -> None:
         self._session = session
         self._info = info
+        self._serialise = serialise
         self._inputs = [item.name for item in session.get_inputs()]
         self._outputs = [item.name for item in session.get_outputs()]
         self._binding: Any = None
@@ -41,7 +45,7 @@ class SessionEngine:
         """Copy the inputs into values of the session's own; samples read those."""
         self._binding, self._bound = self._bind(inputs)
 
-    def sample(self, seconds: float, at_most: int, batch: int = 1) -> list[float]:
+    def sample(self, seconds: float, at_most: int, batch: int = 1) -> SampleBlock:
         """Time inferences on the loaded inputs with the monotonic clock."""
         if self._binding is None:
             raise EngineFailedError("sample() before load(): no inputs are bound")
@@ -49,6 +53,7 @@ class SessionEngine:
         samples: list[float] = []
         scale = 1e-9 / batch
         try:
+            before = HostClock.now()
             with undisturbed():
                 deadline = clock() + int(seconds * 1e9)
                 while True:
@@ -58,9 +63,14 @@ class SessionEngine:
                     end = clock()
                     samples.append((end - start) * scale)
                     if end >= deadline or len(samples) >= at_most:
-                        return samples
+                        break
         except Exception as error:  # ONNX Runtime's errors derive from Exception alone
-            raise _failed(error) from error
+            raise failed(error) from error
+        return before.describe(SampleBlock(tuple(samples)), HostClock.now())
+
+    def serialize(self) -> bytes | None:
+        """The optimised model; None where ONNX Runtime cannot write it."""
+        return self._serialise()
 
     def close(self) -> None:
         """Drop the session and with it its threads."""
@@ -70,20 +80,14 @@ class SessionEngine:
 
     def _bind(self, inputs: Mapping[str, np.ndarray]) -> tuple[Any, list[Any]]:
         """A binding of the inputs, and the values it reads: older versions do not keep them alive."""
-        missing = [name for name in self._inputs if name not in inputs]
-        extra = [name for name in inputs if name not in self._inputs]
-        if missing or extra:
-            raise EngineFailedError(
-                f"inputs do not match the model's: missing {missing}, unknown {extra}",
-                mend=f"give exactly {self._inputs}",
-            )
+        check_names(self._inputs, inputs)
         binding, bound = self._session.io_binding(), []
         for name in self._inputs:
             try:
                 bound.append(to_ort_value(inputs[name]))
                 binding.bind_ortvalue_input(name, bound[-1])
             except Exception as error:
-                raise _failed(error) from error
+                raise failed(error) from error
         for name in self._outputs:
             binding.bind_output(name)
         return binding, bound
@@ -92,8 +96,20 @@ class SessionEngine:
         try:
             self._session.run_with_iobinding(binding)
         except Exception as error:
-            raise _failed(error) from error
+            raise failed(error) from error
 
 
-def _failed(error: Exception) -> EngineFailedError:
+def check_names(wanted: Sequence[str], inputs: Mapping[str, np.ndarray]) -> None:
+    """Refuse inputs that are not exactly the model's; raises EngineFailedError."""
+    missing = [name for name in wanted if name not in inputs]
+    extra = [name for name in inputs if name not in wanted]
+    if missing or extra:
+        raise EngineFailedError(
+            f"inputs do not match the model's: missing {missing}, unknown {extra}",
+            mend=f"give exactly {list(wanted)}",
+        )
+
+
+def failed(error: Exception) -> EngineFailedError:
+    """What ONNX Runtime raised, as a failure of the engine."""
     return EngineFailedError(f"ONNX Runtime raised {type(error).__name__}: {' '.join(str(error).split())}")

@@ -52,6 +52,12 @@ def to_ort_value(array: np.ndarray) -> Any:
     return ort.OrtValue.ortvalue_from_numpy(array)
 
 
+def element_type_of(dtype: np.dtype[Any]) -> Any:
+    """What bindings take for an element type: NumPy's type, or ONNX's number of one of ml_dtypes."""
+    extended = _EXTENDED.get(dtype.name)
+    return extended[0] if extended else dtype.type
+
+
 def from_ort_value(value: Any, output: str) -> np.ndarray:
     """The array an ``OrtValue`` holds, as a copy that owns its data.
 

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from pytest_gptune.engines.base import Backend, BuildRequest, Engine, ModelInfo, ShapeRange, TensorInfo
@@ -41,6 +42,9 @@ class Server:
             "knobs": self._knobs,
             "family": self._family,
             "build": self._build,
+            "digest": self._digest,
+            "load_engine": self._load_engine,
+            "serialize": self._serialize,
             "run": self._run,
             "load": self._load,
             "sample": self._sample,
@@ -89,17 +93,22 @@ class Server:
         return {"family": self._backend(header).process_family(_pairs(header["route"]))}, None
 
     def _build(self, header: Mapping[str, Any], _: Any) -> Answer:
-        plain = header["request"]
-        request = BuildRequest(
-            plain["model"],
-            plain["model_sha256"],
-            _pairs(plain["route"]),
-            {name: ShapeRange.from_plain(dims) for name, dims in plain["shapes"].items()},
-            plain["options"],
-            plain["fresh"],
-            plain["kept"],
-        )
-        engine = self._backend(header).build(request)
+        return self._keep(self._backend(header).build(_request(header["request"])))
+
+    def _digest(self, header: Mapping[str, Any], _: Any) -> Answer:
+        return {"digest": self._backend(header).engine_digest(_request(header["request"]))}, None
+
+    def _load_engine(self, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Answer:
+        data = arrays["engine"].tobytes()
+        return self._keep(self._backend(header).load(_request(header["request"]), data))
+
+    def _serialize(self, header: Mapping[str, Any], _: Any) -> Answer:
+        import numpy as np
+
+        data = self._engines[header["engine"]].serialize()
+        return {"none": data is None}, {"engine": np.frombuffer(data or b"", np.uint8)}
+
+    def _keep(self, engine: Engine) -> Answer:
         number, self._next = self._next, self._next + 1
         self._engines[number] = engine
         info = engine.info
@@ -127,7 +136,8 @@ class Server:
 
     def _sample(self, header: Mapping[str, Any], _: Any) -> Answer:
         engine = self._engines[header["engine"]]
-        return {"samples": engine.sample(header["seconds"], header["at_most"], header["batch"])}, None
+        block = engine.sample(header["seconds"], header["at_most"], header["batch"])
+        return {"block": asdict(block)}, None
 
     def _close(self, header: Mapping[str, Any], _: Any) -> Answer:
         self._engines.pop(header["engine"]).close()
@@ -147,6 +157,18 @@ def model_from_plain(plain: Mapping[str, Any]) -> ModelInfo:
         tensors(plain["outputs"]),
         frozenset(plain["operators"]),
         tuple(plain["data_files"]),
+    )
+
+
+def _request(plain: Mapping[str, Any]) -> BuildRequest:
+    return BuildRequest(
+        plain["model"],
+        plain["model_sha256"],
+        _pairs(plain["route"]),
+        {name: ShapeRange.from_plain(dims) for name, dims in plain["shapes"].items()},
+        plain["options"],
+        plain["fresh"],
+        plain["kept"],
     )
 
 

@@ -16,6 +16,7 @@ from pytest_gptune.engines.base import (
     ModelInfo,
     RouteFailureError,
     RoutePairs,
+    SampleBlock,
 )
 from pytest_gptune.engines.failures import failure_from_plain
 from pytest_gptune.engines.registry import factory_of
@@ -78,24 +79,35 @@ class WorkerBackend:
 
     def build(self, request: BuildRequest) -> WorkerEngine:
         """Build an engine in the worker of its family."""
+        return self._made("build", request, None)
+
+    def engine_digest(self, request: BuildRequest) -> str | None:
+        """The digest of the engine before it is built, from the worker of its family."""
+        worker = self._worker(self.process_family(request.route) or "")
+        worker.mark_log()
+        header = {"op": "digest", "request": _request_to_plain(request)}
+        digest = self.call(worker, header, timeout_s=self._timeout_s)[0]["digest"]
+        return None if digest is None else str(digest)
+
+    def load(self, request: BuildRequest, data: bytes) -> WorkerEngine:
+        """Load a serialised engine in the worker of its family."""
+        import numpy as np
+
+        return self._made("load_engine", request, {"engine": np.frombuffer(data, np.uint8)})
+
+    def _made(
+        self, operation: str, request: BuildRequest, arrays: Mapping[str, np.ndarray] | None
+    ) -> WorkerEngine:
         family = self.process_family(request.route)
         worker = self._worker_alone() if family is None else self._worker(family)
         worker.mark_log()
         deadline = time.monotonic() + self._timeout_s
         header = {
-            "op": "build",
-            "request": {
-                "model": request.model,
-                "model_sha256": request.model_sha256,
-                "route": [list(pair) for pair in request.route],
-                "shapes": {name: shapes.as_plain() for name, shapes in request.shapes.items()},
-                "options": dict(request.options),
-                "fresh": request.fresh,
-                "kept": dict(request.kept),
-            },
+            "op": operation,
+            "request": _request_to_plain(request),
         }
         try:
-            result, _ = self.call(worker, header, timeout_s=self._timeout_s)
+            result, _ = self.call(worker, header, arrays, timeout_s=self._timeout_s)
         except BaseException:
             self._end_alone(worker)
             raise
@@ -198,11 +210,17 @@ class WorkerEngine:
         """Put the inputs into the worker."""
         self._call({"op": "load"}, inputs, self._timeout_s)
 
-    def sample(self, seconds: float, at_most: int, batch: int = 1) -> list[float]:
+    def sample(self, seconds: float, at_most: int, batch: int = 1) -> SampleBlock:
         """Sample in the worker while this process sleeps."""
         header = {"op": "sample", "seconds": seconds, "at_most": at_most, "batch": batch}
-        samples = self._call(header, None, seconds + self._timeout_s)[0]["samples"]
-        return [float(sample) for sample in samples]
+        plain = self._call(header, None, seconds + self._timeout_s)[0]["block"]
+        latencies = tuple(float(sample) for sample in plain["latencies_s"])
+        return SampleBlock(**{**plain, "latencies_s": latencies, "conditions": tuple(plain["conditions"])})
+
+    def serialize(self) -> bytes | None:
+        """The engine's bytes, out of the worker."""
+        result, arrays = self._call({"op": "serialize"}, None, self._timeout_s)
+        return None if result["none"] else arrays["engine"].tobytes()
 
     def close(self) -> None:
         """Release it."""
@@ -223,6 +241,18 @@ class WorkerEngine:
         return self._backend.call(
             self._worker, {**header, "engine": self._number}, ready, timeout_s=timeout_s
         )
+
+
+def _request_to_plain(request: BuildRequest) -> dict[str, Any]:
+    return {
+        "model": request.model,
+        "model_sha256": request.model_sha256,
+        "route": [list(pair) for pair in request.route],
+        "shapes": {name: shapes.as_plain() for name, shapes in request.shapes.items()},
+        "options": dict(request.options),
+        "fresh": request.fresh,
+        "kept": dict(request.kept),
+    }
 
 
 def _model_to_plain(model: ModelInfo) -> dict[str, Any]:

@@ -1,0 +1,305 @@
+"""An ONNX Runtime session on a CUDA device as an engine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pytest_gptune.engines.base import (
+    BuildRejectedError,
+    EngineFailedError,
+    EngineInfo,
+    RouteFailureError,
+    SampleBlock,
+)
+from pytest_gptune.engines.cuda import (
+    POISON,
+    ClockReading,
+    Clocks,
+    Device,
+    DeviceBuffer,
+    L2Flush,
+    Stream,
+    launches_for,
+    sample_queued,
+)
+from pytest_gptune.engines.onnxruntime.session import check_names, failed
+from pytest_gptune.engines.onnxruntime.tensors import element_type_of, from_ort_value, to_ort_value
+
+if TYPE_CHECKING:
+    import numpy as np
+
+# Bindings kept: each holds device memory, and with graphs a graph of ONNX Runtime's as well.
+_MOST_BINDINGS = 8
+
+# ONNX Runtime's run options: which graph a run belongs to, none for -1; and whether it waits for the device.
+_GRAPH_ID = "gpu_graph_id"
+_NO_GRAPH = -1
+_NO_WAIT = "disable_synchronize_execution_providers"
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    """An input or output as one run had it."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+
+class _Binding:
+    """Inputs and outputs in device buffers whose addresses stay, and the graph that reads and writes them.
+
+    Attributes:
+        graph_id: ONNX Runtime's number of the graph, -1 for none.
+    """
+
+    def __init__(self, io: Any, graph_id: int) -> None:
+        self.io = io
+        self.graph_id = graph_id
+        self.inputs: dict[_Tensor, DeviceBuffer] = {}
+        self.outputs: dict[_Tensor, DeviceBuffer] = {}
+
+    def close(self) -> None:
+        """Free the buffers."""
+        self.io = None
+        for buffer in (*self.inputs.values(), *self.outputs.values()):
+            buffer.close()
+        self.inputs, self.outputs = {}, {}
+
+
+class CudaSessionEngine:
+    """A session whose work is all on one stream of ours: bound to device buffers, sampled by device events.
+
+    Args:
+        session: made with ``stream`` as its compute stream.
+        info: facts about it; ``graph`` says whether the session captures graphs.
+        serialise: gives the engine as it can be shipped.
+        device: it is current in this thread.
+        stream: closed with the engine.
+        l2_flush: empty the L2 cache before each sample.
+        memory: ONNX Runtime's name of the memory that buffers lie in.
+    """
+
+    def __init__(
+        self,
+        session: Any,
+        info: EngineInfo,
+        serialise: Callable[[], bytes | None],
+        device: Device,
+        stream: Stream,
+        *,
+        l2_flush: bool = False,
+        memory: str = "cuda",
+    ) -> None:
+        self._session = session
+        self._info = info
+        self._serialise = serialise
+        self._device = device
+        self._stream = stream
+        self._memory = memory
+        self._inputs = [item.name for item in session.get_inputs()]
+        self._output_names = [item.name for item in session.get_outputs()]
+        self._bindings: dict[object, _Binding] = {}
+        self._graphs_made = 0
+        self._loaded: _Binding | None = None
+        self._batch = 1
+        self._flush = L2Flush(device, stream) if l2_flush else None
+        self._clocks = Clocks(device)
+
+    @property
+    def info(self) -> EngineInfo:
+        """Facts about it."""
+        return self._info
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """One inference: every output by its name; with a graph, from its replay."""
+        import numpy as np
+
+        binding = self._bind(inputs)
+        for buffer in binding.outputs.values():
+            buffer.poison(self._stream)
+        self._run_once(binding.io, self._options(binding.graph_id, wait=True))
+        results: dict[str, np.ndarray] = {}
+        for output, buffer in binding.outputs.items():
+            results[output.name] = np.empty(output.shape, output.dtype)
+            buffer.copy_to_host(results[output.name], self._stream)
+        return results
+
+    def load(self, inputs: Mapping[str, np.ndarray]) -> None:
+        """Put the inputs into device buffers; samples read those."""
+        self._loaded = self._bind(inputs)
+        self._batch = 1
+        if self._flush is None:
+            # The first runs search for algorithms and grow the arena; the fastest says how long one takes.
+            first = sample_queued(self._stream, self._enqueue(self._loaded), 0.02, at_most=10)
+            self._batch = launches_for(min(first.latencies_s))
+
+    def sample(self, seconds: float, at_most: int, batch: int = 1) -> SampleBlock:
+        """Time inferences on the loaded inputs with device events, runs queued back to back."""
+        if self._loaded is None:
+            raise EngineFailedError("sample() before load(): no inputs are bound")
+        readings: list[ClockReading] = []
+        try:
+            samples = sample_queued(
+                self._stream,
+                self._enqueue(self._loaded),
+                seconds,
+                at_most,
+                1 if self._flush else max(batch, self._batch),
+                flush=self._flush,
+                observe=lambda: readings.append(self._clocks.read()),
+            )
+        except Exception as error:  # ONNX Runtime's errors derive from Exception alone
+            raise failed(error) from error
+        reading = readings[0]
+        return SampleBlock(
+            samples.latencies_s,
+            enqueue_share=samples.enqueue_share,
+            sm_clock_hz=reading.sm_hz,
+            conditions=reading.conditions,
+        )
+
+    def serialize(self) -> bytes | None:
+        """The optimised model; None where ONNX Runtime cannot write it."""
+        return self._serialise()
+
+    def close(self) -> None:
+        """Drop the session, then the memory and the stream it used."""
+        for binding in self._bindings.values():
+            binding.close()
+        self._bindings, self._loaded, self._session = {}, None, None
+        if self._flush is not None:
+            self._flush.close()
+        self._clocks.close()
+        self._stream.close()
+
+    def _enqueue(self, binding: _Binding) -> Callable[[], object]:
+        run, io, options = self._session.run_with_iobinding, binding.io, self._options(binding.graph_id)
+        return lambda: run(io, options)
+
+    def _bind(self, inputs: Mapping[str, np.ndarray]) -> _Binding:
+        """The binding for inputs and outputs of these shapes, with these inputs in it."""
+        import numpy as np
+
+        check_names(self._inputs, inputs)
+        arrays = {name: np.asarray(inputs[name]) for name in self._inputs}
+        try:
+            outputs = self._outputs_for(arrays)
+            key = (*((name, array.dtype, array.shape) for name, array in arrays.items()), outputs)
+            binding = self._bindings.pop(key, None)
+            fresh = binding is None
+            if binding is None:
+                self._make_room()
+                binding = self._new_binding(arrays, outputs)
+            self._bindings[key] = binding  # the one used last stands last
+            self._fill(binding, arrays)
+            if fresh and self._info.graph:
+                self._capture(binding)
+        except RouteFailureError:
+            raise
+        except Exception as error:  # ONNX Runtime's errors derive from Exception alone
+            raise failed(error) from error
+        return binding
+
+    def _outputs_for(self, arrays: Mapping[str, np.ndarray]) -> tuple[_Tensor, ...]:
+        """Types and shapes of the outputs for these inputs, by a run without a graph into the host's memory.
+
+        They may depend on values, so they are asked for each time.
+        """
+        binding, values = self._session.io_binding(), []
+        for name, array in arrays.items():
+            values.append(to_ort_value(array))
+            binding.bind_ortvalue_input(name, values[-1])
+        for name in self._output_names:
+            binding.bind_output(name)
+        self._run_once(binding, self._options(_NO_GRAPH, wait=True))
+        outputs = []
+        for name, value in zip(self._output_names, binding.get_outputs(), strict=True):
+            array = from_ort_value(value, name)
+            outputs.append(_Tensor(name, array.dtype, array.shape))
+        return tuple(outputs)
+
+    def _new_binding(self, arrays: Mapping[str, np.ndarray], outputs: tuple[_Tensor, ...]) -> _Binding:
+        binding = _Binding(self._session.io_binding(), self._graphs_made if self._info.graph else _NO_GRAPH)
+        self._graphs_made += 1
+        try:
+            for name, array in arrays.items():
+                tensor = _Tensor(name, array.dtype, array.shape)
+                buffer = binding.inputs[tensor] = DeviceBuffer(array.nbytes)
+                self._place(binding.io.bind_input, tensor, buffer)
+            for output in outputs:
+                nbytes = output.dtype.itemsize * math.prod(output.shape)
+                buffer = binding.outputs[output] = DeviceBuffer(nbytes)
+                self._place(binding.io.bind_output, output, buffer)
+        except BaseException:
+            binding.close()
+            raise
+        return binding
+
+    def _place(self, bind: Callable[..., object], tensor: _Tensor, buffer: DeviceBuffer) -> None:
+        element_type = element_type_of(tensor.dtype)
+        bind(tensor.name, self._memory, self._device.index, element_type, list(tensor.shape), buffer.pointer)
+
+    def _fill(self, binding: _Binding, arrays: Mapping[str, np.ndarray]) -> None:
+        for tensor, buffer in binding.inputs.items():
+            buffer.copy_from_host(arrays[tensor.name], self._stream)
+
+    def _capture(self, binding: _Binding) -> None:
+        """Let the session capture its graph, and prove that it replays one.
+
+        ONNX Runtime does not tell. A replay writes where the captured run wrote, whatever is bound by then:
+        with a second set of outputs bound, it is the first that is written.
+        """
+        self._run_once(binding.io, self._options(binding.graph_id, wait=True))
+        second = self._session.io_binding()
+        buffers: list[DeviceBuffer] = []
+        try:
+            for tensor, buffer in binding.inputs.items():
+                self._place(second.bind_input, tensor, buffer)
+            for output, buffer in binding.outputs.items():
+                buffers.append(DeviceBuffer(buffer.nbytes))
+                self._place(second.bind_output, output, buffers[-1])
+                buffer.poison(self._stream)
+                buffers[-1].poison(self._stream)
+            self._run_once(second, self._options(binding.graph_id, wait=True))
+            if any(self._written(buffer) for buffer in buffers):
+                raise BuildRejectedError(
+                    "the route asks for a CUDA graph, but ONNX Runtime ran without one",
+                    mend="leave enable_cuda_graph off for this model",
+                )
+        finally:
+            for buffer in buffers:
+                buffer.close()
+
+    def _written(self, buffer: DeviceBuffer) -> bool:
+        import numpy as np
+
+        content = np.empty(buffer.nbytes, np.uint8)
+        buffer.copy_to_host(content, self._stream)
+        return bool((content != POISON).any())
+
+    def _make_room(self) -> None:
+        """Close the bindings used longest ago, but not the loaded one."""
+        for key, binding in list(self._bindings.items()):
+            if len(self._bindings) < _MOST_BINDINGS:
+                return
+            if binding is not self._loaded:
+                self._bindings.pop(key).close()
+
+    def _run_once(self, io: Any, options: Any) -> None:
+        try:
+            self._session.run_with_iobinding(io, options)
+        except Exception as error:  # ONNX Runtime's errors derive from Exception alone
+            raise failed(error) from error
+
+    @staticmethod
+    def _options(graph_id: int, *, wait: bool = False) -> Any:
+        import onnxruntime as ort
+
+        options = ort.RunOptions()
+        options.add_run_config_entry(_GRAPH_ID, str(graph_id))
+        options.add_run_config_entry(_NO_WAIT, "0" if wait else "1")
+        return options

@@ -1,0 +1,226 @@
+"""The engine of the CUDA provider without a GPU: ONNX Runtime on the CPU, its buffers those of a fake device.
+
+A fake device's memory is the host's, so a session on the CPU reads and writes the buffers that are bound.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import models
+import numpy as np
+import onnxruntime
+import pytest
+from fake_cuda import FakeRuntime
+from onnx import TensorProto, helper
+
+from pytest_gptune.engines.base import BuildRejectedError, EngineFailedError, EngineInfo
+from pytest_gptune.engines.cuda import Device, Stream
+from pytest_gptune.engines.onnxruntime.cuda_engine import CudaSessionEngine
+
+INFO = EngineInfo("digest", "device_queued", 0.1)
+WITH_GRAPH = EngineInfo("digest", "device_queued", 0.1, graph=True)
+
+Make = Callable[..., CudaSessionEngine]
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeRuntime:
+    runtime = FakeRuntime()
+    monkeypatch.setitem(sys.modules, "cuda.bindings.runtime", runtime)
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    return runtime
+
+
+@pytest.fixture
+def make(fake: FakeRuntime) -> Iterator[Make]:
+    made: list[CudaSessionEngine] = []
+
+    def make(path: Path, info: EngineInfo = INFO, wrap: Any = None, **options: Any) -> CudaSessionEngine:
+        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        made.append(
+            CudaSessionEngine(
+                wrap(session) if wrap else session,
+                info,
+                lambda: b"optimised",
+                Device.find("0"),
+                Stream(),
+                memory="cpu",
+                **options,
+            )
+        )
+        return made[-1]
+
+    yield make
+    for engine in made:
+        engine.close()
+    assert not fake.memory
+    assert fake.living_events == 0
+
+
+class Replaying:
+    """Does with graphs what the CUDA provider does: a replay has the addresses of its capture."""
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+        self.captured: dict[str, Any] = {}
+        self.replays = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    def run_with_iobinding(self, io: Any, options: Any) -> None:
+        graph = options.get_run_config_entry("gpu_graph_id")
+        if graph != "-1":
+            self.replays += graph in self.captured
+            io = self.captured.setdefault(graph, io)
+        self._session.run_with_iobinding(io, options)
+
+
+def reference(path: Path, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    results: list[np.ndarray] = session.run(None, inputs)
+    return results
+
+
+def test_outputs_are_those_of_the_session(make: Make, tmp_path: Path) -> None:
+    path = models.dynamic(tmp_path / "m.onnx")
+    engine = make(path)
+    generator = np.random.default_rng(0)
+    for shape in ((2, 5, 8), (1, 3, 8), (2, 5, 8)):
+        inputs = {"tokens": generator.standard_normal(shape).astype(np.float32)}
+        got = engine.run(inputs)
+        assert list(got) == ["hidden", "pooled"]
+        for array, expected in zip(got.values(), reference(path, inputs), strict=True):
+            np.testing.assert_array_equal(array, expected)
+            assert array.flags.owndata
+    assert engine.info is INFO
+    assert engine.serialize() == b"optimised"
+
+
+def test_outputs_whose_shape_depends_on_values(make: Make, tmp_path: Path) -> None:
+    node = helper.make_node("NonZero", ["x"], ["y"])
+    floats = (TensorProto.FLOAT, [6])
+    model = models.build([node], {"x": floats}, {"y": (TensorProto.INT64, [1, "n"])})
+    engine = make(models.write(model, tmp_path / "m.onnx"))
+    for values in ([1, 0, 0, 2, 0, 3], [0, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1]):
+        x = np.array(values, np.float32)
+        np.testing.assert_array_equal(engine.run({"x": x})["y"], [np.flatnonzero(x)])
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16, np.bool_, np.int64, np.uint8])
+def test_element_types(make: Make, tmp_path: Path, dtype: Any) -> None:
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    node = helper.make_node("Identity", ["x"], ["y"])
+    model = models.build([node], {"x": (kind, [2, 3])}, {"y": (kind, [2, 3])})
+    x = np.array([[0, 1, 2], [3, 4, 5]]).astype(dtype)
+    y = make(models.write(model, tmp_path / "m.onnx")).run({"x": x})["y"]
+    assert y.dtype == x.dtype
+    np.testing.assert_array_equal(y, x)
+
+
+def test_a_sequence_is_refused(make: Make, tmp_path: Path) -> None:
+    node = helper.make_node("SequenceConstruct", ["x"], ["y"])
+    value = helper.make_tensor_sequence_value_info("y", TensorProto.FLOAT, [2])
+    model = models.build([node], {"x": (TensorProto.FLOAT, [2])}, {"y": (TensorProto.FLOAT, [2])})
+    model.graph.output[0].CopyFrom(value)
+    with pytest.raises(EngineFailedError, match="'y' is not a tensor"):
+        make(models.write(model, tmp_path / "m.onnx")).run({"x": np.ones(2, np.float32)})
+
+
+def test_an_output_that_is_not_written_is_poison(make: Make, fused: Path) -> None:
+    """The run that is read is another than the one that tells shapes."""
+
+    class Lazy:
+        def __init__(self, session: Any) -> None:
+            self._session = session
+            self.runs = 0
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._session, name)
+
+        def run_with_iobinding(self, io: Any, options: Any) -> None:
+            self.runs += 1
+            if self.runs == 1:
+                self._session.run_with_iobinding(io, options)
+
+    assert np.isnan(make(fused, wrap=Lazy).run({"x": np.ones((4, 64), np.float32)})["y"]).all()
+
+
+def test_wrong_inputs_are_named(make: Make, fused: Path) -> None:
+    engine = make(fused)
+    with pytest.raises(EngineFailedError, match=r"missing \['x'\], unknown \['z'\]"):
+        engine.run({"z": np.ones((4, 64), np.float32)})
+    with pytest.raises(EngineFailedError, match=r"ONNX Runtime raised .* invalid dimensions for input: x"):
+        engine.run({"x": np.ones((4, 65), np.float32)})
+    with pytest.raises(EngineFailedError, match="before load"):
+        engine.sample(0.01, 10)
+
+
+def test_a_graph_is_replayed_with_new_inputs(make: Make, fused: Path) -> None:
+    sessions: list[Replaying] = []
+
+    def wrap(session: Any) -> Replaying:
+        sessions.append(Replaying(session))
+        return sessions[-1]
+
+    engine = make(fused, WITH_GRAPH, wrap)
+    for seed in range(3):
+        inputs = {"x": np.random.default_rng(seed).standard_normal((4, 64)).astype(np.float32)}
+        np.testing.assert_array_equal(engine.run(inputs)["y"], reference(fused, inputs)[0])
+    assert len(sessions[0].captured) == 1
+    assert sessions[0].replays == 4  # one that proves the graph, and each run
+
+
+def test_each_shape_has_a_graph_of_its_own(make: Make, tmp_path: Path) -> None:
+    sessions: list[Replaying] = []
+
+    def wrap(session: Any) -> Replaying:
+        sessions.append(Replaying(session))
+        return sessions[-1]
+
+    path = models.dynamic(tmp_path / "m.onnx")
+    engine = make(path, WITH_GRAPH, wrap)
+    for length in (*range(1, 13), 1):
+        inputs = {"tokens": np.full((1, length, 8), length, np.float32)}
+        np.testing.assert_array_equal(engine.run(inputs)["pooled"], reference(path, inputs)[1])
+    # The first shape was let go for the ninth to twelfth, so it was captured again under another number.
+    assert list(sessions[0].captured) == [str(number) for number in range(13)]
+
+
+def test_a_graph_that_is_not_replayed_is_refused(make: Make, fused: Path) -> None:
+    """A session on the CPU has no graphs, and says nothing."""
+    engine = make(fused, WITH_GRAPH)
+    with pytest.raises(BuildRejectedError, match="asks for a CUDA graph, but ONNX Runtime ran without"):
+        engine.load({"x": np.ones((4, 64), np.float32)})
+
+
+def test_the_loaded_inputs_outlive_other_shapes(make: Make, fake: FakeRuntime, tmp_path: Path) -> None:
+    engine = make(models.dynamic(tmp_path / "m.onnx"))
+    engine.load({"tokens": np.ones((1, 1, 8), np.float32)})
+    for length in range(2, 30):
+        engine.run({"tokens": np.ones((1, length, 8), np.float32)})
+    assert len(fake.memory) <= 3 * 9  # an input and two outputs each
+    assert engine.sample(0.001, 3).latencies_s
+
+
+def test_a_block_knows_its_conditions(make: Make, fused: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = make(fused)
+    engine.load({"x": np.ones((4, 64), np.float32)})
+    block = engine.sample(0.01, 5)
+    assert 1 <= len(block.latencies_s) <= 5
+    assert block.enqueue_share is not None
+    assert block.sm_clock_hz is None  # there is no NVML
+    assert block.conditions == ()
+
+
+def test_a_flush_comes_before_each_inference(make: Make, fake: FakeRuntime, fused: Path) -> None:
+    engine = make(fused, l2_flush=True)
+    engine.load({"x": np.ones((4, 64), np.float32)})
+    fake.called.clear()
+    engine.sample(60.0, 7, batch=5)
+    assert fake.called.count("cudaMemsetAsync") == 7

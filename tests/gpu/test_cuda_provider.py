@@ -1,0 +1,204 @@
+"""ONNX Runtime's CUDA provider on a real device: knobs, graphs, accuracy, latency, the whole plugin."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import models
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+from projects import MODEL, Project
+
+from pytest_gptune.engines.base import BuildRejectedError, BuildRequest
+from pytest_gptune.engines.cuda import Device
+from pytest_gptune.engines.onnx_model import inspect_model
+from pytest_gptune.engines.onnxruntime import OnnxRuntimeBackend, knobs
+from pytest_gptune.engines.onnxruntime.cuda_engine import CudaSessionEngine
+from pytest_gptune.routes import KnobSpace
+
+CUDA = {"provider": "cuda"}
+GRAPH = {"-ort:enable_cuda_graph": "1"}
+
+Build = Callable[..., CudaSessionEngine]
+
+
+@pytest.fixture(scope="module")
+def backend(device: Device) -> OnnxRuntimeBackend:
+    if knobs.CUDA not in onnxruntime.get_available_providers():
+        pytest.skip("this build of ONNX Runtime has no CUDA provider")
+    return OnnxRuntimeBackend()
+
+
+@pytest.fixture
+def build(backend: OnnxRuntimeBackend) -> Build:
+    def build(path: Path, route: Mapping[str, str] | None = None, **options: Any) -> CudaSessionEngine:
+        request = BuildRequest(
+            str(path), inspect_model(path).sha256, tuple((route or {}).items()), options={**CUDA, **options}
+        )
+        engine = backend.build(request)
+        assert isinstance(engine, CudaSessionEngine)
+        return engine
+
+    return build
+
+
+@pytest.fixture(scope="module")
+def net(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return models.conv(tmp_path_factory.mktemp("net") / "net.onnx", channels=64, size=64, batch=8)
+
+
+def image(seed: int = 0) -> dict[str, np.ndarray]:
+    return {"image": np.random.default_rng(seed).standard_normal((8, 3, 64, 64)).astype(np.float32)}
+
+
+def reference(path: Path, inputs: dict[str, np.ndarray]) -> np.ndarray:
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    result: np.ndarray = session.run(None, inputs)[0]
+    return result
+
+
+@pytest.mark.parametrize("route", [{}, GRAPH], ids=["eager", "graph"])
+def test_outputs_are_those_of_the_cpu(build: Build, net: Path, route: Mapping[str, str]) -> None:
+    exact = build(net, {**route, "-ort:use_tf32": "0"})
+    assert exact.info.latency_kind == "device_queued"
+    assert exact.info.graph is bool(route)
+    for seed in range(3):
+        inputs = image(seed)
+        np.testing.assert_allclose(exact.run(inputs)["logits"], reference(net, inputs), rtol=1e-4, atol=1e-5)
+    exact.close()
+
+
+def test_dynamic_shapes_have_graphs_of_their_own(build: Build, tmp_path: Path) -> None:
+    path = models.dynamic(tmp_path / "m.onnx", width=64)
+    engine = build(path, {**GRAPH, "-ort:use_tf32": "0"})
+    for shape in ((2, 5, 64), (1, 9, 64), (2, 5, 64)):
+        tokens = np.random.default_rng(shape[1]).standard_normal(shape).astype(np.float32)
+        got = engine.run({"tokens": tokens})["hidden"]
+        np.testing.assert_allclose(got, reference(path, {"tokens": tokens}), atol=1e-5)
+    engine.close()
+
+
+def test_a_graph_saves_the_hosts_time(build: Build, net: Path) -> None:
+    shares, latencies = [], []
+    for route in ({}, GRAPH):
+        engine = build(net, route)
+        engine.load(image())
+        engine.sample(0.1, 1_000_000)
+        block = engine.sample(0.3, 1_000_000)
+        assert block.sm_clock_hz is None or 1e8 < block.sm_clock_hz < 1e10
+        assert block.enqueue_share is not None
+        shares.append(block.enqueue_share)
+        latencies.append(float(np.median(block.latencies_s)))
+        engine.close()
+    assert latencies[1] < latencies[0]
+    assert shares[1] * latencies[1] < shares[0] * latencies[0]
+
+
+def test_blocks_of_one_engine_agree(build: Build, net: Path) -> None:
+    engine = build(net, GRAPH)
+    engine.load(image())
+    engine.sample(0.3, 1_000_000)
+    blocks = [float(np.median(engine.sample(0.1, 1_000_000).latencies_s)) for _ in range(10)]
+    engine.close()
+    assert np.std(blocks) / np.mean(blocks) < 0.02
+
+
+def test_every_value_of_every_knob_reaches_the_provider(
+    backend: OnnxRuntimeBackend, build: Build, net: Path
+) -> None:
+    space = KnobSpace.from_json(backend.knob_space(inspect_model(net), CUDA))
+    seen = 0
+    for knob in space:
+        short = knob.name.removeprefix(knobs.PREFIX)
+        known = knobs.knob_named(knob.name)
+        if known is None or known.target != "provider":
+            continue
+        for value in knob.values or ():
+            engine = build(net, {knob.name: value})
+            given = engine._session.get_provider_options()[knobs.CUDA]
+            assert given[short] == knobs.provider_options({short: value})[short]
+            np.testing.assert_allclose(engine.run(image())["logits"], reference(net, image()), atol=3e-2)
+            engine.close()
+            seen += 1
+    assert seen >= 20
+
+
+def test_nodes_left_to_the_cpu_are_rejected(build: Build, tmp_path: Path) -> None:
+    node = helper.make_node("Det", ["x"], ["y"])
+    model = models.build([node], {"x": (TensorProto.FLOAT, [2, 3, 3])}, {"y": (TensorProto.FLOAT, [2])})
+    path = models.write(model, tmp_path / "m.onnx")
+    with pytest.raises(BuildRejectedError, match=r"1 nodes fell back from CUDAExecutionProvider.*Det"):
+        build(path)
+    x = np.random.default_rng(0).standard_normal((2, 3, 3)).astype(np.float32)
+    engine = build(path, allow_cpu_nodes=True)
+    np.testing.assert_allclose(engine.run({"x": x})["y"], np.linalg.det(x), rtol=1e-4)
+    engine.close()
+    with pytest.raises(BuildRejectedError):
+        build(path, GRAPH, allow_cpu_nodes=True)
+
+
+def test_equal_routes_have_equal_digests(build: Build, net: Path) -> None:
+    routes: list[dict[str, str]] = [{}, {}, GRAPH, {"-ort:use_tf32": "0"}]
+    digests = []
+    for route in routes:
+        engine = build(net, route)
+        digests.append(engine.info.digest)
+        engine.close()
+    assert digests[0] == digests[1]
+    assert len(set(digests)) == 3
+
+
+def test_a_kept_engine_is_loaded(backend: OnnxRuntimeBackend, build: Build, net: Path) -> None:
+    engine = build(net, GRAPH)
+    data, expected, digest = engine.serialize(), engine.run(image())["logits"], engine.info.digest
+    engine.close()
+    assert data is not None
+    request = BuildRequest(str(net), inspect_model(net).sha256, tuple(GRAPH.items()), options=CUDA)
+    loaded = backend.load(request, data)
+    assert loaded.info.digest == digest
+    assert loaded.info.graph
+    np.testing.assert_allclose(loaded.run(image())["logits"], expected, atol=1e-2)
+    loaded.close()
+
+
+def test_the_environment_names_device_and_stack(backend: OnnxRuntimeBackend, device: Device) -> None:
+    environment = backend.environment({**CUDA, "device": device.uuid})
+    assert environment.device_class == f"cuda:{device.name}:{device.sm_count}"
+    for name in ("driver", "driver_cuda", "cuda_runtime", "cublas", "cudnn"):
+        assert environment.software[name], name
+    assert environment.noted["uuid"] == device.uuid
+    json.dumps([environment.software, environment.device, environment.noted])
+
+
+def test_the_plugin_searches_and_gates(backend: OnnxRuntimeBackend, project: Project, net: Path) -> None:
+    project.ini(gptune_isolation="process", gptune_final_builds=2)
+    project.write(MODEL, net.read_bytes())
+    project.tests(
+        f"""
+        @pytest.mark.gptune(
+            model="{MODEL}", epsilon=1e-2, options={{"provider": "cuda"}},
+            routes="-ort:enable_cuda_graph=[0|1] -ort:use_tf32=[1|0]",
+        )
+        def test_model(gptune):
+            gptune.check()
+        """,
+        golden=None,
+    )
+    project.run_apart("--gptune-update-goldens")
+    report = project.path / "report.json"
+    project.run_apart("--gptune-search=fast", "--gptune-update-baseline", f"--gptune-report={report}")
+    (test,) = json.loads(report.read_text())["tests"]
+    assert test["latency_kind"] == "device_queued"
+    assert test["statistic"] == "median"
+    assert {route["status"] for route in test["routes"]} <= {"passed", "inert"}
+    graphs = {route["id"]: route["graph"] for route in test["routes"]}
+    assert graphs["default"] is False
+    assert graphs["ort:enable_cuda_graph=1"] is True
+    assert test["winner"] == "ort:enable_cuda_graph=1"
+    again = project.run_apart("-ra")
+    again.assert_outcomes(passed=3)
