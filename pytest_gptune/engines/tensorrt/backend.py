@@ -95,17 +95,18 @@ class TensorRtBackend:
         if device is None:
             targets = ",".join(parsed.compute_capabilities or self._features.targets)
             return Environment(
-                f"gpu:none:{targets}", self._tuner_version(), software, {"targets": targets}, noted
+                f"cuda:none:{targets}", self._tuner_version(), software, {"targets": targets}, noted
             )
         from pytest_gptune.engines.cuda import Clocks
 
         clocks = Clocks(device)
         try:
             reading, driver = clocks.read(), clocks.driver_version()
+            highest, chosen = clocks.max_sm_hz(), clocks.application_sm_hz()
         finally:
             clocks.close()
         return Environment(
-            device_class=f"gpu:{device.name}:{device.compute_capability}",
+            device_class=f"cuda:{device.name}:{device.sm_count}",
             tuner_version=self._tuner_version(),
             software={**software, "driver": driver},
             device={
@@ -113,7 +114,10 @@ class TensorRtBackend:
                 "compute_capability": device.compute_capability,
                 "sm_count": device.sm_count,
                 "memory_bytes": device.memory_bytes,
+                "mig": device.is_mig,
                 "power_limit_w": reading.power_limit_w,
+                "max_sm_hz": highest,
+                "application_sm_hz": chosen,
             },
             noted={**noted, "uuid": device.uuid, "temperature_c": reading.temperature_c},
         )
@@ -132,6 +136,10 @@ class TensorRtBackend:
         A second plan of one process was seen to differ from the first in a byte.
         """
         return None if self._features.just_in_time else ""
+
+    def engine_digest(self, request: BuildRequest) -> str | None:
+        """None: what the compiler makes of a route is known once it is built."""
+        return None
 
     def build(self, request: BuildRequest) -> TensorRtEngine:
         """Build the plan, and load it where there is a device for it.

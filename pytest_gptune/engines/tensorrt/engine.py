@@ -9,8 +9,10 @@ from pytest_gptune.engines.base import (
     EngineFailedError,
     EngineInfo,
     EngineOutOfMemoryError,
+    SampleBlock,
 )
 from pytest_gptune.engines.cuda import (
+    ClockReading,
     Clocks,
     Device,
     Graph,
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 _MIB = 1 << 20
+# Samples of a device that was slowed down are dropped; where it stays slow, they are given with the reason.
+_TRIES = 3
 
 
 class LoadedEngine:
@@ -123,7 +127,7 @@ class LoadedEngine:
         self.bind(inputs)
         self._loaded = True
 
-    def sample(self, seconds: float, at_most: int, batch: int) -> list[float]:
+    def sample(self, seconds: float, at_most: int, batch: int) -> SampleBlock:
         """Time inferences on the loaded inputs by device events."""
         if not self._loaded:
             raise EngineFailedError("sample() before load(): no inputs are bound")
@@ -133,9 +137,30 @@ class LoadedEngine:
             batch = 1
         elif self._latency_s is not None:
             batch = max(batch, launches_for(self._latency_s))
-        samples = sample_queued(self._stream, enqueue, seconds, at_most, batch, flush=self._flush)
+        for _ in range(_TRIES):
+            block = self._block(enqueue, seconds, at_most, batch)
+            if not any(condition.startswith("throttled") for condition in block.conditions):
+                break
+        return block
+
+    def _block(self, enqueue: Callable[[], None], seconds: float, at_most: int, batch: int) -> SampleBlock:
+        readings: list[ClockReading] = []
+        samples = sample_queued(
+            self._stream,
+            enqueue,
+            seconds,
+            at_most,
+            batch,
+            flush=self._flush,
+            observe=lambda: readings.append(self._clocks.read()),
+        )
         self._latency_s = min(samples.latencies_s)
-        return list(samples.latencies_s)
+        return SampleBlock(
+            samples.latencies_s,
+            enqueue_share=samples.enqueue_share,
+            sm_clock_hz=readings[0].sm_hz,
+            conditions=readings[0].conditions,
+        )
 
     def close(self) -> None:
         """Release the device's memory; the order is that of who uses whom."""
@@ -231,7 +256,7 @@ class TensorRtEngine:
         """Copy the inputs to the device; samples read those."""
         self._engine().load(inputs)
 
-    def sample(self, seconds: float, at_most: int, batch: int = 1) -> list[float]:
+    def sample(self, seconds: float, at_most: int, batch: int = 1) -> SampleBlock:
         """Time inferences on the loaded inputs."""
         return self._engine().sample(seconds, at_most, batch)
 

@@ -1,0 +1,245 @@
+"""Engines over the double: built, run, captured, timed, kept and loaded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import models
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+from pytest_gptune.engines.base import (
+    BuildRejectedError,
+    BuildRequest,
+    EngineFailedError,
+    EngineOutOfMemoryError,
+    ShapeRange,
+)
+from pytest_gptune.engines.onnx_model import inspect_model
+from pytest_gptune.engines.tensorrt import TensorRtBackend
+from pytest_gptune.engines.tensorrt.engine import TensorRtEngine
+from pytest_gptune.errors import ModelError, SettingsError
+from pytest_gptune.routes import KnobSpace
+
+Build = Callable[..., TensorRtEngine]
+X = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
+
+
+def request_for(path: Path, *route: tuple[str, str], **fields: Any) -> BuildRequest:
+    return BuildRequest(str(path), inspect_model(path).sha256, route, **fields)
+
+
+@pytest.fixture
+def build(double: TensorRtBackend) -> Build:
+    def build(path: Path, *route: tuple[str, str], **fields: Any) -> TensorRtEngine:
+        return double.build(request_for(path, *route, **fields))
+
+    return build
+
+
+@pytest.fixture
+def mlp(tmp_path: Path) -> Path:
+    return models.mlp(tmp_path / "mlp.onnx")
+
+
+def expected(path: Path, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    outputs: list[np.ndarray] = session.run(None, dict(inputs))
+    return outputs
+
+
+def test_it_computes_and_is_replayed_from_a_graph(build: Build, mlp: Path) -> None:
+    engine = build(mlp)
+    assert engine.info.graph
+    assert engine.info.warnings == ()
+    assert engine.info.latency_kind == "device_queued"
+    for x in (X, -X, 2 * X):
+        np.testing.assert_allclose(engine.run({"x": x})["y"], expected(mlp, {"x": x})[0], rtol=1e-6)
+    engine.close()
+    with pytest.raises(EngineFailedError, match="it was closed"):
+        engine.run({"x": X})
+
+
+def test_it_is_timed_on_the_devices_clock(build: Build, mlp: Path) -> None:
+    """The double's clock moves by 100 us for each run, and 80 where a route says so."""
+    latencies = []
+    for route in ((), (("-copy_ppg", "off"),)):
+        engine = build(mlp, *route)
+        with pytest.raises(EngineFailedError, match=r"sample\(\) before load\(\)"):
+            engine.sample(0.01, 1)
+        engine.load({"x": X})
+        block = engine.sample(0.02, 1000, batch=3)
+        assert block.enqueue_share is not None
+        latencies.append(float(np.median(block.latencies_s)))
+        engine.close()
+    assert latencies == pytest.approx([100e-6, 80e-6], rel=0.01)
+
+
+def test_a_changed_shape_is_captured_anew(build: Build, tmp_path: Path) -> None:
+    path = models.dynamic(tmp_path / "dynamic.onnx", width=8)
+    shapes = {"tokens": ShapeRange((1, 2, 8), (2, 4, 8), (4, 16, 8))}
+    engine = build(path, shapes=shapes)
+    assert engine.info.graph
+    rng = np.random.default_rng(1)
+    for shape in ((2, 4, 8), (4, 16, 8), (1, 2, 8), (4, 16, 8)):
+        tokens = rng.standard_normal(shape).astype(np.float32)
+        got, want = engine.run({"tokens": tokens}), expected(path, {"tokens": tokens})
+        for array, reference in zip(got.values(), want, strict=True):
+            assert array.shape == reference.shape
+            np.testing.assert_allclose(array, reference, rtol=1e-5, atol=1e-6)
+    with pytest.raises(EngineFailedError, match=r"'tokens' of shape .5, 4, 8. is outside of what the engine"):
+        engine.run({"tokens": np.zeros((5, 4, 8), np.float32)})
+
+
+def test_inputs_that_do_not_fit_are_named(build: Build, mlp: Path) -> None:
+    engine = build(mlp)
+    with pytest.raises(EngineFailedError, match=r"missing \['x'\], unknown \['z'\]"):
+        engine.run({"z": X})
+    with pytest.raises(
+        EngineFailedError, match="an array of float64 is given where the engine reads float32"
+    ):
+        engine.run({"x": X.astype(np.float64)})
+
+
+def test_an_output_whose_shape_depends_on_data(build: Build, tmp_path: Path) -> None:
+    values = {"x": (TensorProto.FLOAT, [8])}
+    model = models.build(
+        [helper.make_node("NonZero", ["x"], ["where"])], values, {"where": (TensorProto.INT64, [1, "n"])}
+    )
+    engine = build(models.write(model, tmp_path / "nonzero.onnx"))
+    assert not engine.info.graph
+    assert engine.info.warnings == ("no CUDA graph: the shape of an output depends on data",)
+    for x in ([0, 1, 0, 2, 0, 0, 0, 3], [0] * 8, [1] * 8):
+        array = np.array(x, np.float32)
+        np.testing.assert_array_equal(engine.run({"x": array})["where"], np.array(np.nonzero(array)))
+
+
+def test_an_engine_that_cannot_be_captured_says_why(build: Build, mlp: Path) -> None:
+    engine = build(mlp, ("-builder:optimization_level", "5"))
+    assert not engine.info.graph
+    assert engine.info.warnings[0].startswith("no CUDA graph: TensorRT does not enqueue the engine")
+    np.testing.assert_allclose(engine.run({"x": X})["y"], expected(mlp, {"x": X})[0], rtol=1e-6)
+    off = build(mlp, options={"cuda_graph": False})
+    assert not off.info.graph
+    assert "switched off" in off.info.warnings[0]
+
+
+def test_a_graph_that_computes_something_else_is_found(build: Build, mlp: Path) -> None:
+    engine = build(mlp, ("-builder:optimization_level", "0"))
+    with pytest.raises(EngineFailedError, match="the replayed CUDA graph gives other values of y than a run"):
+        engine.run({"x": X})
+
+
+def test_an_engine_that_does_not_run_fails(build: Build, mlp: Path) -> None:
+    with pytest.raises(EngineFailedError, match="TensorRT does not enqueue the engine"):
+        build(mlp, ("-kgen:codegen:cuda_tile", "3"))
+
+
+@pytest.mark.parametrize(
+    ("route", "said"),
+    [
+        (("-match_ragged_mha", "off"), "asked for '-match_ragged_mha=off', read back ''"),
+        (("-conv_use_long_w", "off"), "asked for '-conv_use_long_w=off', read back '-conv_use_long_w=on'"),
+        (("-builder:max_aux_streams", "0"), "builds no engine: no implementation without auxiliary streams"),
+        (("-builder:optimization_level", "7"), "has no knob -builder:optimization_level with value '7'"),
+    ],
+)
+def test_a_route_that_was_not_taken_is_rejected(
+    build: Build, mlp: Path, route: tuple[str, str], said: str
+) -> None:
+    with pytest.raises(BuildRejectedError) as caught:
+        build(mlp, route)
+    assert said in caught.value.what
+
+
+def test_the_knob_space_has_both_kinds_of_knobs(double: TensorRtBackend) -> None:
+    space = KnobSpace.from_json(double.knob_space(None, {}))
+    names = [knob.name for knob in space]
+    assert space.tuner_version == "2.19.15"
+    assert names[0] == "-conv_use_long_w"
+    assert {"-copy_ppg", "-builder:optimization_level", "-builder:TF32"} <= set(names)
+    assert "not what the compiler overrides later" in space.notes[0]
+    assert double.environment({}).tuner_version == "2.19.15"
+
+
+def test_the_environment_is_of_the_device(double: TensorRtBackend, tmp_path: Path) -> None:
+    (tmp_path / "mine.so").write_bytes(b"plugin")
+    environment = double.environment({"plugins": [str(tmp_path / "mine.so")]})
+    assert environment.device_class == "cuda:Double GPU:4"
+    assert environment.device["compute_capability"] == "9.0"
+    assert environment.software["backend"] == "tensorrt 11.1.0.106"
+    assert len(environment.software["plugins"]["mine.so"]) == 64
+    double.check_available({})
+    double.check_buildable({})
+
+
+def test_digests_are_of_layers_and_tactics_and_prove_nothing_alone(build: Build, mlp: Path) -> None:
+    """No two plans of the double are equal, as no two of TensorRT are."""
+    routes = [(), (), (("-kgen:codegen:cuda_tile", "2"),), (("-copy_ppg", "off"),)]
+    engines = [build(mlp, *route) for route in routes]
+    first, again, inert, other = (engine.info.digest for engine in engines)
+    assert first == again == inert != other
+    assert engines[0].serialize() != engines[1].serialize()
+    assert not engines[0].info.digest_proves
+    assert len(engines[0].info.layers) == 8
+    assert engines[0].info.layers == engines[2].info.layers != engines[3].info.layers
+
+
+def test_routes_share_a_timing_cache_and_replicates_do_not(build: Build, mlp: Path, tmp_path: Path) -> None:
+    build(mlp)
+    build(mlp, ("-copy_ppg", "off"))
+    build(mlp, fresh=True)
+    build(mlp, options={"timing_cache": False})
+    build(mlp)
+    rows = [json.loads(line) for line in (tmp_path / "builds.jsonl").read_text().splitlines()]
+    assert [row["cached"] for row in rows] == [[], [""], None, None, ["", "-copy_ppg=off"]]
+
+
+def test_a_damaged_timing_cache_is_discarded_with_a_warning(build: Build, mlp: Path, tmp_path: Path) -> None:
+    build(mlp)
+    (file,) = (tmp_path / "cache").rglob("*.timing")
+    file.write_bytes(file.read_bytes()[:-1])
+    engine = build(mlp)
+    assert engine.info.warnings == (f"the timing cache {file.name} is damaged and was discarded",)
+    assert build(mlp).info.warnings == ()
+
+
+def test_a_kept_engine_is_loaded_where_everything_recorded_agrees(
+    double: TensorRtBackend, build: Build, mlp: Path
+) -> None:
+    engine = build(mlp, ("-copy_ppg", "off"))
+    data, facts = engine.serialize(), engine.info.facts
+    assert data is not None
+    loaded = double.load(request_for(mlp, ("-copy_ppg", "off"), kept=facts), data)
+    np.testing.assert_array_equal(loaded.run({"x": X})["y"], engine.run({"x": X})["y"])
+    assert loaded.info.digest == engine.info.digest
+    assert loaded.serialize() == data
+    with pytest.raises(EngineFailedError, match="plan sha256 is"):
+        double.load(request_for(mlp, ("-copy_ppg", "off"), kept=facts), data + b" ")
+    with pytest.raises(EngineFailedError, match="route is -copy_ppg=off, here it is default"):
+        double.load(request_for(mlp, kept=facts), data)
+
+
+def test_memory_can_be_limited(build: Build, mlp: Path) -> None:
+    assert build(mlp, options={"device_memory_mib": 1, "workspace_mib": 16}).info.graph
+    with pytest.raises(EngineOutOfMemoryError, match="needs 64 MiB of device memory, 1 are allowed"):
+        build(models.mlp(mlp.with_name("wide.onnx"), width=65), options={"device_memory_mib": 1})
+
+
+def test_mistakes(build: Build, mlp: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        SettingsError, match=r"tensorrt 11.1.0.106 does not build for compute capability 8\.9"
+    ):
+        build(mlp, options={"compute_capabilities": ["8.9"]})
+    values = (TensorProto.FLOAT, [2, 8])
+    node = helper.make_node("Fuse", ["x"], ["y"], name="f", domain="acme")
+    path = models.write(
+        models.build([node], {"x": values}, {"y": values}, domains=["acme"]), tmp_path / "f.onnx"
+    )
+    with pytest.raises(ModelError, match=r"node 'f' \(Fuse of acme\): INVALID_NODE: the operator is unknown"):
+        build(path)
