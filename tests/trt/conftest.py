@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 from projects import Project
-from trt_projects import TrtProject
+from trt_projects import DOUBLE, TrtProject
 
 from pytest_gptune.engines.tensorrt import TensorRtBackend
-
-DOUBLE = Path(__file__).parent / "double"
 
 
 def _doubled() -> list[str]:

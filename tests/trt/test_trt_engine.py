@@ -12,6 +12,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
+from trt_projects import DOUBLE
 
 from pytest_gptune.engines.base import (
     BuildRejectedError,
@@ -23,6 +24,7 @@ from pytest_gptune.engines.base import (
 from pytest_gptune.engines.onnx_model import inspect_model
 from pytest_gptune.engines.tensorrt import TensorRtBackend
 from pytest_gptune.engines.tensorrt.engine import TensorRtEngine
+from pytest_gptune.engines.worker import WorkerBackend
 from pytest_gptune.errors import ModelError, SettingsError
 from pytest_gptune.routes import KnobSpace
 
@@ -243,3 +245,35 @@ def test_mistakes(build: Build, mlp: Path, tmp_path: Path) -> None:
     )
     with pytest.raises(ModelError, match=r"node 'f' \(Fuse of acme\): INVALID_NODE: the operator is unknown"):
         build(path)
+
+
+def test_an_input_that_holds_a_shape(build: Build, tmp_path: Path) -> None:
+    nodes = [helper.make_node("Expand", ["x", "size"], ["y"])]
+    inputs = {"x": (TensorProto.FLOAT, [1, 4]), "size": (TensorProto.INT64, [2])}
+    model = models.build(nodes, inputs, {"y": (TensorProto.FLOAT, ["a", 4])})
+    path = models.write(model, tmp_path / "expand.onnx")
+    sizes = {"min": [1, 4], "opt": [3, 4], "max": [8, 4]}
+    engine = build(path, options={"shape_values": {"size": sizes}})
+    x = np.arange(4, dtype=np.float32).reshape(1, 4)
+    for rows in (3, 1, 8, 3):
+        got = engine.run({"x": x, "size": np.array([rows, 4], np.int64)})["y"]
+        np.testing.assert_array_equal(got, np.repeat(x, rows, axis=0))
+
+
+def test_an_engine_crosses_to_a_worker_and_back(
+    double: TensorRtBackend, mlp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(DOUBLE))
+    worker = WorkerBackend("tensorrt", route_timeout_s=60)
+    try:
+        engine = worker.build(request_for(mlp))
+        data = engine.serialize()
+        assert data is not None
+        assert not engine.info.digest_proves
+        assert len(engine.info.layers) == 8
+        loaded = worker.load(request_for(mlp, kept=engine.info.facts), data)
+        np.testing.assert_array_equal(loaded.run({"x": X})["y"], engine.run({"x": X})["y"])
+        with pytest.raises(EngineFailedError, match="plan sha256 is"):
+            worker.load(request_for(mlp, kept=engine.info.facts), data + b" ")
+    finally:
+        worker.close()

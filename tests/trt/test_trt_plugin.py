@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from projects import MODEL
+from projects import MODEL, Project
 from trt_projects import TrtProject
 
 TEST = f"""
@@ -159,3 +159,18 @@ def test_the_knobs_are_printed_with_what_cannot_be_seen(trt_project: TrtProject)
     )
     assert "copy_ppg" in result.stdout.str()
     assert result.ret == 0
+
+
+def test_the_builder_without_a_gpu_gives_knobs_and_plans(project: Project) -> None:
+    pytest.importorskip("tensorrt_rtx", reason="TensorRT RTX is not installed", exc_type=ImportError)
+    project.tests(TEST.replace('{"tensorrt": "ROUTES"}', '"-builder:TF32=[on|off]"'))
+    isolated = ("--gptune-backend=tensorrt_rtx", "--gptune-isolation=process")
+
+    knobs = project.run_apart(*isolated, "--gptune-knobs=TF32")
+    planned = project.run_apart(*isolated, "--gptune-dry-run", "--gptune-search=fast")
+
+    assert knobs.ret == planned.ret == 0
+    knobs.stdout.fnmatch_lines(
+        ["tensorrt_rtx *", "-builder:TF32*", "No build routes: TensorRT RTX has no tuner:*"]
+    )
+    planned.stdout.fnmatch_lines(["*test_model: 2 routes*", "*-builder:TF32=on", "*-builder:TF32=off"])

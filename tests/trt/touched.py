@@ -36,6 +36,7 @@ FUNCTIONS = {"__version__", "init_libnvinfer_plugins"}
 
 # Words for what is not one of TensorRT's objects although its type is not written down.
 PLAIN = {
+    "created": "anything, which is asked only whether it is None",
     "log": "our own subclass of ILogger",
     "faults": "a list of ParserError, each taken out as parser_error",
     "model": "an ONNX model",

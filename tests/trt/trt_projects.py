@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from projects import Project
 
+DOUBLE = Path(__file__).parent / "double"
+
 
 class TrtProject:
     """A project whose tests are tuned over the double, as a user would run them."""

@@ -27,7 +27,7 @@ from pytest_gptune.engines.tensorrt.build_log import build_log
 from pytest_gptune.engines.tensorrt.builder import Plan, Target, build_plan, make_builder
 from pytest_gptune.engines.tensorrt.engine import LoadedEngine, TensorRtEngine
 from pytest_gptune.engines.tensorrt.kept import check_kept, facts_of
-from pytest_gptune.engines.tensorrt.library import Features, features_of, import_library
+from pytest_gptune.engines.tensorrt.library import Features, features_of, import_library, install_command
 from pytest_gptune.engines.tensorrt.options import WHERE, Options, parse_options
 from pytest_gptune.engines.tensorrt.timing_cache import TimingCacheFile
 from pytest_gptune.errors import SettingsError
@@ -258,6 +258,11 @@ class TensorRtBackend:
             ) from None
 
     def _device(self, options: Options) -> Device:
+        if importlib.util.find_spec("cuda") is None:
+            raise BackendMissingError(
+                f"backend '{self.name}' needs cuda-python to run engines, which is not installed",
+                mend=install_command(self.name),
+            )
         from pytest_gptune.engines.cuda import Device
 
         return Device.find(options.device)

@@ -150,7 +150,11 @@ class Bindings:
             )
         self._note_shape(tensor.name, shape)
         if tensor.on_host:
-            self._place_on_host(tensor, raw.size)[: raw.size] = raw
+            held = self._place_on_host(tensor, raw.size)
+            if held[: raw.size].tobytes() != raw.tobytes():
+                # Values that decide shapes are part of what is captured.
+                self.generation += 1
+                held[: raw.size] = raw
         else:
             self._place(tensor, raw.size).copy_from_host(raw, self._stream)
 

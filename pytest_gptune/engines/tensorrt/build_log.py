@@ -12,6 +12,8 @@ import time
 from collections import deque
 from typing import Any
 
+from pytest_gptune.engines.base import EngineFailedError
+
 _KEPT = 200
 _TAIL = 6
 _SERIOUS = ("INTERNAL_ERROR", "ERROR", "WARNING")
@@ -49,6 +51,18 @@ def build_log(trt: Any) -> Any:
             return [text for name, text in self._lines if name.endswith("ERROR")]
 
     return BuildLog()
+
+
+def given(created: Any, what: str, log: Any) -> Any:
+    """What TensorRT created, which is None where it could not.
+
+    Raises:
+        EngineFailedError: it is None; what the log says of it is in the text.
+    """
+    if created is None:
+        reason = next(iter(log.errors()), "it does not say why")
+        raise EngineFailedError(f"TensorRT makes no {what}: {reason}", log=tuple(log.tail()))
+    return created
 
 
 def make_progress(trt: Any) -> Any:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_gptune.engines.base import BuildRejectedError, BuildRequest
-from pytest_gptune.engines.tensorrt.build_log import make_progress
+from pytest_gptune.engines.tensorrt.build_log import given, make_progress
 from pytest_gptune.engines.tensorrt.knobs import set_route
 from pytest_gptune.engines.tensorrt.library import Features
 from pytest_gptune.engines.tensorrt.network import load_plugins, parse_network
@@ -89,7 +89,7 @@ def build_plan(target: Target, request: BuildRequest) -> Plan:
     builder = make_builder(trt, log)
     load_plugins(trt, builder.get_plugin_registry(), log, options.plugins)
     network, parser = parse_network(trt, builder, log, request.model, target.features, options)
-    config = builder.create_builder_config()
+    config = given(builder.create_builder_config(), "configuration", log)
     set_route(trt, config, request.route, target.features, typed=target.typed)
     add_profile(builder, config, make_profile(network_inputs(network), request.shapes, options.shape_values))
     _configure(target, config)

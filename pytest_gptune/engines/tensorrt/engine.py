@@ -23,6 +23,7 @@ from pytest_gptune.engines.cuda import (
     sample_queued,
 )
 from pytest_gptune.engines.tensorrt.bindings import Bindings, engine_tensors
+from pytest_gptune.engines.tensorrt.build_log import given
 from pytest_gptune.engines.tensorrt.builder import Target
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class LoadedEngine:
         trt = target.trt
         self._target = target
         self._device = device
-        self._runtime = runtime = trt.Runtime(target.log)
+        self._runtime = runtime = given(trt.Runtime(target.log), "runtime", target.log)
         self._cuda_engine = cuda_engine = runtime.deserialize_cuda_engine(data)
         if cuda_engine is None:
             raise self._failed("TensorRT does not load the engine")
@@ -75,7 +76,7 @@ class LoadedEngine:
 
     def describe(self) -> str:
         """The inspector's description, JSON where the engine was built in detail."""
-        inspector = self._cuda_engine.create_engine_inspector()
+        inspector = given(self._cuda_engine.create_engine_inspector(), "inspector", self._target.log)
         return str(inspector.get_engine_information(self._target.trt.LayerInformationFormat.JSON))
 
     def try_graph(self, inputs: Mapping[str, np.ndarray]) -> bool:

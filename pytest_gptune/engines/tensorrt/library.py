@@ -45,7 +45,7 @@ def import_library(name: str) -> Any:
     Raises:
         BackendMissingError: it is not installed, or its libraries cannot be loaded.
     """
-    mend = f'python -m pip install "pytest-gptune[{_EXTRAS.get(name, name)}]"'
+    mend = install_command(name)
     if importlib.util.find_spec(name) is None:
         raise BackendMissingError(f"backend '{name}' is not installed", mend=mend)
     try:
@@ -55,6 +55,11 @@ def import_library(name: str) -> Any:
             f"module '{name}' cannot be imported: {' '.join(str(error).split()) or type(error).__name__}",
             mend=f"{mend}; its libraries have to be of the version of its module",
         ) from error
+
+
+def install_command(name: str) -> str:
+    """What installs the module called ``name`` and all that engines need to run."""
+    return f'python -m pip install "pytest-gptune[{_EXTRAS.get(name, name)}]"'
 
 
 def features_of(trt: Any) -> Features:

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pytest_gptune.engines.base import EngineFailedError
 from pytest_gptune.engines.onnx_model import external_data_files, parse_model
+from pytest_gptune.engines.tensorrt.build_log import given
 from pytest_gptune.engines.tensorrt.library import Features
 from pytest_gptune.engines.tensorrt.options import Options
 from pytest_gptune.errors import ModelError, SettingsError
@@ -19,8 +21,10 @@ def load_plugins(trt: Any, registry: Any, log: Any, paths: tuple[str, ...]) -> N
 
     Raises:
         SettingsError: a library is missing or is not one of plugins.
+        EngineFailedError: TensorRT does not register its own.
     """
-    trt.init_libnvinfer_plugins(log, "")
+    if not trt.init_libnvinfer_plugins(log, ""):
+        raise EngineFailedError("TensorRT's own plugins cannot be registered", log=tuple(log.tail()))
     for path in paths:
         where = f"options={{'plugins': [...]}}, {path}"
         if not Path(path).is_file():
@@ -53,7 +57,7 @@ def parse_network(trt: Any, builder: Any, log: Any, path: str, features: Feature
     _check_opset(model, path)
     typed = not features.weak_types if options.strongly_typed is None else options.strongly_typed
     flags = 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED) if typed else 0
-    network = builder.create_network(flags)
+    network = given(builder.create_network(flags), "network", log)
     parser = trt.OnnxParser(network, log)
     if not parser.parse_from_file(path):
         faults = [parser.get_error(index) for index in range(parser.num_errors)]

@@ -93,6 +93,8 @@ def add_profile(builder: Any, config: Any, wanted: Profile) -> None:
     if not wanted.shapes and not wanted.values:
         return
     profile = builder.create_optimization_profile()
+    if profile is None:
+        raise BuildRejectedError("TensorRT makes no optimisation profile")
     try:
         for name, shape in wanted.shapes.items():
             profile.set_shape(name, shape.min, shape.opt, shape.max)

@@ -77,8 +77,10 @@ class IPluginRegistry:
 
 
 class ITensor:
-    def __init__(self, name, shape):
-        self.name, self.shape, self.is_shape_tensor = name, shape, False
+    name, shape, is_shape_tensor = "", (), False
+
+    def __init__(self, name, shape, is_shape_tensor):
+        self.name, self.shape, self.is_shape_tensor = name, shape, is_shape_tensor
 
 
 class INetworkDefinition:
@@ -131,7 +133,7 @@ class OnnxParser:
         weights = {tensor.name for tensor in graph.initializer}
         self._network._path = path
         self._network._inputs = [
-            ITensor(value.name, _numbers.declared_shape(value))
+            ITensor(value.name, _numbers.declared_shape(value), value.name in _numbers.shape_inputs(graph))
             for value in graph.input
             if value.name not in weights
         ]
@@ -146,7 +148,7 @@ class IOptimizationProfile:
         self._shapes[input] = [list(min), list(opt), list(max)]
 
     def set_shape_input(self, input, min, opt, max):
-        raise ValueError("the double has no inputs that hold shapes")
+        self._shapes[input] = [list(min), list(opt), list(max)]
 
 
 class ITimingCache:
@@ -318,7 +320,7 @@ class ICudaEngine:
         return DataType.__members__[self._model.tensors[name]]
 
     def get_tensor_location(self, name):
-        return TensorLocation.DEVICE
+        return TensorLocation.HOST if name in self._model.on_host else TensorLocation.DEVICE
 
     def get_tensor_shape(self, name):
         return self._model.shapes[name]
@@ -327,7 +329,7 @@ class ICudaEngine:
         return self._plan["profile"][name]
 
     def get_tensor_profile_values(self, name, profile):
-        return []
+        return self._plan["profile"][name]
 
     def create_engine_inspector(self):
         return EngineInspector(self._plan)
@@ -348,7 +350,7 @@ class IExecutionContext:
         assert len(streams) == 1
 
     def set_input_shape(self, name, shape):
-        profile = self._plan["profile"].get(name)
+        profile = None if name in self._model.on_host else self._plan["profile"].get(name)
         dims = self._model.shapes[name]
         ranges = zip(profile[0], profile[2], strict=True) if profile else ((dim, dim) for dim in dims)
         if len(shape) != len(dims) or not all(
@@ -361,7 +363,7 @@ class IExecutionContext:
     def infer_shapes(self):
         missing = [name for name in self._model.inputs if name not in self._shapes]
         if not missing:
-            self._output_shapes = self._model.output_shapes(self._shapes)
+            self._output_shapes = self._model.output_shapes(self._shapes, self._addresses)
         return missing
 
     def get_tensor_shape(self, name):

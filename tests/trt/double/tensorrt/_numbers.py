@@ -25,6 +25,11 @@ def declared_shape(value):
     )
 
 
+def shape_inputs(graph):
+    """Inputs of the model that say which shape something has."""
+    return {node.input[1] for node in graph.node if node.op_type in ("Expand", "Reshape")}
+
+
 class Model:
     """A model, with its inputs and outputs by name: ``tensors`` are members of ``DataType``."""
 
@@ -34,6 +39,7 @@ class Model:
         values = [value for value in graph.input if value.name not in weights]
         self.inputs = [value.name for value in values]
         self.outputs = [value.name for value in graph.output]
+        self.on_host = shape_inputs(graph) & set(self.inputs)
         kinds = {value.name: value.type.tensor_type.elem_type for value in (*values, *graph.output)}
         self.tensors = {name: _DTYPES[kind][0] for name, kind in kinds.items()}
         self._dtypes = {name: _DTYPES[kind][1] for name, kind in kinds.items()}
@@ -43,9 +49,11 @@ class Model:
         options.intra_op_num_threads = 1
         self._session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
-    def output_shapes(self, shapes):
+    def output_shapes(self, shapes, addresses):
         """The shape of each output, -1 where data decides."""
         zeros = {name: np.zeros(shapes[name], self._dtypes[name]) for name in self.inputs}
+        for name in self.on_host:
+            ctypes.memmove(zeros[name].ctypes.data, addresses[name], zeros[name].nbytes)
         found = dict(zip(self.outputs, self._session.run(None, zeros), strict=True))
         if self._depends:
             return {name: tuple(-1 for _ in array.shape) for name, array in found.items()}
