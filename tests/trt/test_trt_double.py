@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import inspect
+import re
 import sys
 from typing import Any
 
@@ -61,3 +62,33 @@ def test_it_is_not_left_behind(double: TensorRtBackend) -> None:
 
 def test_nothing_of_it_is_there_afterwards() -> None:
     assert "double" not in getattr(sys.modules.get("tensorrt"), "__file__", "")
+
+
+def real_parameters(function: Any) -> list[str] | None:
+    """Names of the parameters that the real bindings document; None for one that is overloaded."""
+    head = (function.__doc__ or "").strip().splitlines()[0] if function.__doc__ else ""
+    match = re.fullmatch(r"\w+\((.*)\) -> .*", head)
+    if match is None or match[1].startswith("*args"):
+        return None
+    # Types may have commas of their own, in brackets.
+    parameters = re.sub(r"\[[^\]]*\]+", "", match[1])
+    return [parameter.split(":")[0].strip() for parameter in parameters.split(",")]
+
+
+def test_its_methods_take_what_the_real_ones_take(module: Any) -> None:
+    rtx = pytest.importorskip("tensorrt_rtx", reason="TensorRT RTX is not installed", exc_type=ImportError)
+    compared, differing = 0, {}
+    for name, cls in vars(module).items():
+        if not inspect.isclass(cls) or issubclass(cls, enum.Enum) or not hasattr(rtx, name):
+            continue
+        for member, function in vars(cls).items():
+            if member.startswith("_") or not inspect.isfunction(function):
+                continue
+            real = real_parameters(getattr(getattr(rtx, name), member))
+            if real is not None:
+                compared += 1
+                ours = list(inspect.signature(function).parameters)
+                if ours != real:
+                    differing[f"{name}.{member}"] = ours, real
+    assert differing == {}
+    assert compared > 35

@@ -277,3 +277,32 @@ def test_an_engine_crosses_to_a_worker_and_back(
             worker.load(request_for(mlp, kept=engine.info.facts), data + b" ")
     finally:
         worker.close()
+
+
+def test_plugins_are_loaded_by_the_builder_and_by_the_runtime(
+    build: Build, mlp: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.so").write_bytes(b"double plugins")
+    build(mlp, options={"plugins": [str(tmp_path / "mine.so")]})
+    rows = [json.loads(line) for line in (tmp_path / "builds.jsonl").read_text().splitlines()]
+    assert [row["of"] for row in rows if row.get("plugin") == "mine.so"] == ["builder", "runtime"]
+    (tmp_path / "other.so").write_bytes(b"another library")
+    with pytest.raises(SettingsError, match="the plugin library cannot be loaded"):
+        build(mlp, options={"plugins": [str(tmp_path / "other.so")]})
+
+
+def test_an_output_that_does_not_fit_into_memory(
+    build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = {"x": (TensorProto.FLOAT, [8])}
+    model = models.build(
+        [helper.make_node("NonZero", ["x"], ["where"])], values, {"where": (TensorProto.INT64, [1, "n"])}
+    )
+    engine = build(models.write(model, tmp_path / "nonzero.onnx"))
+    import cuda.bindings.runtime as runtime
+
+    monkeypatch.setattr(
+        runtime, "cudaMalloc", lambda size: (runtime.cudaError_t.cudaErrorMemoryAllocation, 0)
+    )
+    with pytest.raises(EngineOutOfMemoryError, match="cudaMalloc failed"):
+        engine.run({"x": np.ones(8, np.float32)})

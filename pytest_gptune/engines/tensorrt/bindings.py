@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_gptune.engines.base import EngineFailedError
+from pytest_gptune.engines.base import EngineFailedError, RouteFailureError
 from pytest_gptune.engines.cuda import DeviceBuffer, Stream
 from pytest_gptune.engines.tensorrt.tensors import (
     array_dtype,
@@ -119,6 +119,12 @@ class Bindings:
             found[name] = from_device_layout(raw, tensor.type_name, shape)
         return found
 
+    def raise_refusal(self) -> None:
+        """Raise what kept an output from being allocated while the engine ran, if anything did."""
+        for allocator in self._allocators.values():
+            if allocator.refusal is not None:
+                raise allocator.refusal
+
     def close(self) -> None:
         """Free the memory."""
         for buffer in self._buffers.values():
@@ -217,18 +223,24 @@ class Bindings:
 
 
 def make_output_allocator(trt: Any) -> Any:
-    """A ``trt.IOutputAllocator`` over one buffer that grows; ``shape``, ``buffer``, ``close()`` are ours."""
+    """A ``trt.IOutputAllocator`` over one buffer that grows; its public attributes and ``close`` are ours."""
 
     class OutputAllocator(trt.IOutputAllocator):  # type: ignore[misc]
         def __init__(self) -> None:
             trt.IOutputAllocator.__init__(self)
             self.shape: tuple[int, ...] | None = None
             self.buffer: DeviceBuffer | None = None
+            self.refusal: RouteFailureError | None = None
 
         def reallocate_output(self, tensor_name: str, memory: int, size: int, alignment: int) -> int:
-            if self.buffer is None or self.buffer.nbytes < size:
-                self.close()
-                self.buffer = DeviceBuffer(size)
+            try:
+                if self.buffer is None or self.buffer.nbytes < size:
+                    self.close()
+                    self.buffer = DeviceBuffer(size)
+            except RouteFailureError as error:
+                # An exception would end the process: what calls this throws none.
+                self.refusal = error
+                return 0
             return self.buffer.pointer
 
         def reallocate_output_async(

@@ -25,6 +25,7 @@ from pytest_gptune.engines.cuda import (
 from pytest_gptune.engines.tensorrt.bindings import Bindings, engine_tensors
 from pytest_gptune.engines.tensorrt.build_log import given
 from pytest_gptune.engines.tensorrt.builder import Target
+from pytest_gptune.engines.tensorrt.network import load_plugins
 
 if TYPE_CHECKING:
     import numpy as np
@@ -48,6 +49,8 @@ class LoadedEngine:
         self._target = target
         self._device = device
         self._runtime = runtime = given(trt.Runtime(target.log), "runtime", target.log)
+        # The registry of a runtime is not that of a builder.
+        load_plugins(trt, runtime.get_plugin_registry(), target.log, target.options.plugins)
         self._cuda_engine = cuda_engine = runtime.deserialize_cuda_engine(data)
         if cuda_engine is None:
             raise self._failed("TensorRT does not load the engine")
@@ -75,8 +78,10 @@ class LoadedEngine:
         self.no_graph = "" if target.options.cuda_graph else "switched off by options={'cuda_graph': False}"
 
     def describe(self) -> str:
-        """The inspector's description, JSON where the engine was built in detail."""
-        inspector = given(self._cuda_engine.create_engine_inspector(), "inspector", self._target.log)
+        """The inspector's description, JSON where the engine was built in detail; empty without one."""
+        inspector = self._cuda_engine.create_engine_inspector()
+        if inspector is None:
+            return ""
         return str(inspector.get_engine_information(self._target.trt.LayerInformationFormat.JSON))
 
     def try_graph(self, inputs: Mapping[str, np.ndarray]) -> bool:
@@ -192,13 +197,15 @@ class LoadedEngine:
                 shape = tuple(self._cuda_engine.get_tensor_profile_shape(tensor.name, 0)[1])
             found[tensor.name] = np.zeros(shape, array_dtype(tensor.type_name))
             if tensor.on_host:
-                values = self._cuda_engine.get_tensor_profile_values(tensor.name, 0)
+                # Unlike all its neighbours it takes the profile first.
+                values = self._cuda_engine.get_tensor_profile_values(0, tensor.name)
                 if values:
                     found[tensor.name][...] = np.reshape(np.array(values[1]), shape)
         return found
 
     def _enqueue(self) -> None:
         if not self._context.execute_async_v3(self._stream.handle):
+            self._bindings.raise_refusal()
             raise self._failed("TensorRT does not enqueue the engine")
 
     def _launch(self) -> Callable[[], None]:

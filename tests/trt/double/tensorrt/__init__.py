@@ -72,8 +72,14 @@ class IHostMemory:
 
 
 class IPluginRegistry:
-    def load_library(self, path):
-        return None
+    def __init__(self, owner):
+        self._owner = owner
+
+    def load_library(self, plugin_path):
+        if not Path(plugin_path).read_bytes().startswith(b"double"):
+            return None
+        _log_build({"plugin": Path(plugin_path).name, "of": self._owner})
+        return object()
 
 
 class ITensor:
@@ -127,11 +133,11 @@ class OnnxParser:
     def get_error(self, index):
         return self._errors[index]
 
-    def parse_from_file(self, path):
-        graph = onnx.load(path).graph
+    def parse_from_file(self, model):
+        graph = onnx.load(model).graph
         self._errors = [ParserError(n, node) for n, node in enumerate(graph.node) if node.domain]
         weights = {tensor.name for tensor in graph.initializer}
-        self._network._path = path
+        self._network._path = model
         self._network._inputs = [
             ITensor(value.name, _numbers.declared_shape(value), value.name in _numbers.shape_inputs(graph))
             for value in graph.input
@@ -212,19 +218,19 @@ class IBuilderConfig:
     def get_tactic_sources(self):
         return self._sources
 
-    def set_tactic_sources(self, sources):
-        self._sources = sources
+    def set_tactic_sources(self, tactic_sources):
+        self._sources = tactic_sources
         return True
 
-    def set_memory_pool_limit(self, pool, size):
+    def set_memory_pool_limit(self, pool, pool_size):
         pass
 
     def add_optimization_profile(self, profile):
         self._profile = profile._shapes
         return 0
 
-    def create_timing_cache(self, data):
-        return ITimingCache(json.loads(data) if data else [])
+    def create_timing_cache(self, serialized_timing_cache):
+        return ITimingCache(json.loads(serialized_timing_cache) if serialized_timing_cache else [])
 
     def set_timing_cache(self, cache, ignore_mismatch):
         self._timing_cache = cache
@@ -239,7 +245,7 @@ class Builder:
         self._logger = logger
 
     def get_plugin_registry(self):
-        return IPluginRegistry()
+        return IPluginRegistry("builder")
 
     def create_builder_config(self):
         return IBuilderConfig()
@@ -325,11 +331,13 @@ class ICudaEngine:
     def get_tensor_shape(self, name):
         return self._model.shapes[name]
 
-    def get_tensor_profile_shape(self, name, profile):
+    def get_tensor_profile_shape(self, name, profile_index):
         return self._plan["profile"][name]
 
-    def get_tensor_profile_values(self, name, profile):
-        return self._plan["profile"][name]
+    def get_tensor_profile_values(self, name, profile_index):
+        # The real one has the names of its arguments the wrong way round.
+        assert name == 0
+        return self._plan["profile"][profile_index]
 
     def create_engine_inspector(self):
         return EngineInspector(self._plan)
@@ -344,10 +352,10 @@ class IExecutionContext:
         self._plan, self._model = engine._plan, engine._model
         self._shapes, self._addresses, self._allocators = {}, {}, {}
         self._output_shapes = {}
-        self._runs = 0
+        self._runs, self._done = 0, True
 
-    def set_aux_streams(self, streams):
-        assert len(streams) == 1
+    def set_aux_streams(self, aux_streams):
+        assert len(aux_streams) == 1
 
     def set_input_shape(self, name, shape):
         profile = None if name in self._model.on_host else self._plan["profile"].get(name)
@@ -369,19 +377,19 @@ class IExecutionContext:
     def get_tensor_shape(self, name):
         return self._output_shapes[name]
 
-    def set_tensor_address(self, name, address):
-        self._addresses[name] = address
+    def set_tensor_address(self, name, memory):
+        self._addresses[name] = memory
         return True
 
-    def set_output_allocator(self, name, allocator):
-        self._allocators[name] = allocator
+    def set_output_allocator(self, name, output_allocator):
+        self._allocators[name] = output_allocator
         return True
 
-    def execute_async_v3(self, stream):
+    def execute_async_v3(self, stream_handle):
         route, level = self._plan["route"], self._plan["level"]
         if route.get("-kgen:codegen:cuda_tile") == "3":
             return False
-        captured = stream in _cuda._device.captures
+        captured = stream_handle in _cuda._device.captures
         if captured and level == 5:
             return False
         offset = 0.01 if route.get("-slice_fusion") == "off" else 0.0
@@ -390,11 +398,11 @@ class IExecutionContext:
 
         def work():
             self._runs += 1
-            self._model.run(self._shapes, self._addresses, self._allocators, offset)
+            self._done = self._model.run(self._shapes, self._addresses, self._allocators, offset)
 
         # Samples of one engine differ by up to 0.2 %.
-        _cuda._device.enqueue(stream, work, self._seconds() * (1 + 0.0005 * (self._runs % 5)))
-        return True
+        _cuda._device.enqueue(stream_handle, work, self._seconds() * (1 + 0.0005 * (self._runs % 5)))
+        return self._done
 
     def _seconds(self):
         route = self._plan["route"]
@@ -410,7 +418,11 @@ class Runtime:
     def __init__(self, logger):
         self._logger = logger
 
-    def deserialize_cuda_engine(self, data):
+    def get_plugin_registry(self):
+        return IPluginRegistry("runtime")
+
+    def deserialize_cuda_engine(self, serialized_engine):
+        data = serialized_engine
         try:
             return ICudaEngine(json.loads(data))
         except ValueError:

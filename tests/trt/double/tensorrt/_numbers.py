@@ -60,7 +60,7 @@ class Model:
         return {name: array.shape for name, array in found.items()}
 
     def run(self, shapes, addresses, allocators, offset):
-        """Read the inputs, compute, and write the outputs with ``offset`` added."""
+        """Read the inputs, compute, and write the outputs with ``offset`` added; False without memory."""
         given = {}
         for name in self.inputs:
             empty = np.zeros(shapes[name], self._dtypes[name])
@@ -72,4 +72,7 @@ class Model:
             if name in allocators:
                 address = allocators[name].reallocate_output_async(name, 0, array.nbytes, 256, 0)
                 allocators[name].notify_shape(name, array.shape)
+            if not address:
+                return False
             ctypes.memmove(address, array.ctypes.data, array.nbytes)
+        return True
