@@ -71,7 +71,7 @@ def record(
         for kind, route in ROUTES.items():
             if route and given.provider != "cuda":
                 continue
-            engine = backend.build(BuildRequest(model.path, model.sha256, route, SHAPES[name], options))
+            engine = backend.build(BuildRequest(model.path, model.sha256, route, options=options))
             engine.load(inputs)
             engine.sample(0.2, 1_000_000)
             engines[kind, number] = engine

@@ -33,6 +33,17 @@ extern "C" __global__ void paced(unsigned long long ns, unsigned long long* log,
     unsigned long long i = log[0]++;
     if (i < room) { log[2 + 2 * i] = start; log[3 + 2 * i] = end; }
 }
+
+// Reads `steps` addresses of the log, one after another, none beside the one before, past the L1 cache.
+extern "C" __global__ void walk(unsigned long long steps, unsigned long long* log, unsigned long long room) {
+    unsigned long long at = 0;
+    for (unsigned long long i = 0; i < steps; i++) {
+        unsigned long long value;
+        asm volatile("ld.global.cg.u64 %0, [%1];" : "=l"(value) : "l"(log + at));
+        at = (at + 16 * 1021 + value) & (2 * room - 1);
+    }
+    if (at == 1) log[0] = at;
+}
 """
 
 ROOM = 1 << 16
@@ -53,7 +64,7 @@ class SpinKernel:
 
     def reset(self) -> None:
         """Forget what was logged."""
-        self._log.copy_from_host(np.zeros(2, np.uint64), self._stream)
+        self._log.copy_from_host(np.zeros(2 + 2 * ROOM, np.uint64), self._stream)
 
     def launch(self, nanoseconds: int) -> None:
         """Enqueue one launch."""

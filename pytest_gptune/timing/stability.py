@@ -80,7 +80,8 @@ class Conditions:
             half = 0.0  # a single build has no interval
         causes = self.causes()
         if half > _WIDE:
-            found.append(f"unstable, within {half:.0%}: {'; '.join(causes) or 'no cause was seen'}")
+            unexplained = "the host's pace is what is measured" if found else "no cause was seen"
+            found.append(f"unstable, within {half:.0%}: {'; '.join(causes) or unexplained}")
         else:
             # Rare stops leave the statistic alone; a device that was slowed down does not.
             found += [words for words in causes if self.clocks_hz is not None]

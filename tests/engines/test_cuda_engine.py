@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -15,11 +16,16 @@ import models
 import numpy as np
 import onnxruntime
 import pytest
-from fake_cuda import FakeRuntime
+from fake_cuda import Error, FakeRuntime
 from onnx import TensorProto, helper
 
-from pytest_gptune.engines.base import BuildRejectedError, EngineFailedError, EngineInfo
-from pytest_gptune.engines.cuda import Device, Stream
+from pytest_gptune.engines.base import (
+    BuildRejectedError,
+    EngineFailedError,
+    EngineInfo,
+    EngineOutOfMemoryError,
+)
+from pytest_gptune.engines.cuda import CudaError, Device, Stream
 from pytest_gptune.engines.onnxruntime.cuda_engine import CudaSessionEngine
 
 INFO = EngineInfo("digest", "device_queued", 0.1)
@@ -216,6 +222,47 @@ def test_a_block_knows_its_conditions(make: Make, fused: Path, monkeypatch: pyte
     assert block.enqueue_share is not None
     assert block.sm_clock_hz is None  # there is no NVML
     assert block.conditions == ()
+
+
+def test_what_the_session_has_on_the_host_stays_there(make: Make, fake: FakeRuntime, tmp_path: Path) -> None:
+    class Split:
+        """Says that the second input and output are read and written on the host."""
+
+        def __init__(self, session: Any) -> None:
+            self._session = session
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._session, name)
+
+        def get_input_memory_infos(self) -> list[Any]:
+            return [SimpleNamespace(name="Cpu"), SimpleNamespace(name="CudaPinned")]
+
+        get_output_memory_infos = get_input_memory_infos
+
+    values = (TensorProto.FLOAT, [2])
+    nodes = [helper.make_node("Add", ["x", "w"], ["s"]), helper.make_node("Sub", ["x", "w"], ["d"])]
+    model = models.build(nodes, {"x": values, "w": values}, {"s": values, "d": values})
+    engine = make(models.write(model, tmp_path / "m.onnx"), wrap=Split)
+    for number in (1, 2):
+        x, w = np.full(2, number, np.float32), np.ones(2, np.float32) * 10
+        got = engine.run({"x": x, "w": w})
+        assert list(got) == ["s", "d"]
+        np.testing.assert_array_equal(got["s"], x + w)
+        np.testing.assert_array_equal(got["d"], x - w)
+        assert len(fake.memory) == 2
+    with pytest.raises(BuildRejectedError, match="asks for a CUDA graph, but d, w lie on the host"):
+        make(tmp_path / "m.onnx", WITH_GRAPH, Split)
+
+
+def test_a_failure_of_the_device_keeps_its_name(make: Make, fake: FakeRuntime, fused: Path) -> None:
+    engine = make(fused)
+    engine.load({"x": np.ones((4, 64), np.float32)})
+    fake.failing["cudaEventSynchronize"] = Error.cudaErrorIllegalAddress
+    with pytest.raises(CudaError, match=r"^cudaEventSynchronize failed: cudaErrorIllegalAddress"):
+        engine.sample(0.01, 10)
+    fake.failing = {"cudaMalloc": Error.cudaErrorMemoryAllocation}
+    with pytest.raises(EngineOutOfMemoryError, match=r"^cudaMalloc failed"):
+        make(fused).run({"x": np.ones((4, 64), np.float32)})
 
 
 def test_a_flush_comes_before_each_inference(make: Make, fake: FakeRuntime, fused: Path) -> None:

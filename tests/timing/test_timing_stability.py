@@ -53,6 +53,9 @@ def test_a_device_that_waits_for_its_host_is_told_even_when_steady() -> None:
     assert warnings(NARROW, block(enqueue_share=0.79)) == ()
     (found,) = warnings(NARROW, block(enqueue_share=0.93))
     assert found.startswith("enqueue-bound: the host needs 93%")
+    assert "unstable, within 10%: the host's pace is what is measured" in warnings(
+        WIDE, block(enqueue_share=0.93)
+    )
 
 
 def test_a_clock_that_moved_is_told_even_when_steady() -> None:

@@ -25,7 +25,7 @@ from pytest_gptune.engines.onnx_model import inspect_model
 from pytest_gptune.engines.tensorrt import TensorRtBackend
 from pytest_gptune.engines.tensorrt.engine import TensorRtEngine
 from pytest_gptune.engines.worker import WorkerBackend
-from pytest_gptune.errors import ModelError, SettingsError
+from pytest_gptune.errors import GptuneError, ModelError, SettingsError
 from pytest_gptune.routes import KnobSpace
 
 Build = Callable[..., TensorRtEngine]
@@ -306,3 +306,18 @@ def test_an_output_that_does_not_fit_into_memory(
     )
     with pytest.raises(EngineOutOfMemoryError, match="cudaMalloc failed"):
         engine.run({"x": np.ones(8, np.float32)})
+
+
+def test_a_knob_that_cannot_be_read_is_left_out_and_named(
+    double: TensorRtBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = json.loads(double._trt.IBuilderConfig().all_build_routes)
+    whole = len(document["tuner_options"])
+    document["tuner_options"][1:1] = [{"option": "-odd", "allowed_values": "[a|b]", "default_value": "c"}, 3]
+    monkeypatch.setattr(double._trt.IBuilderConfig, "all_build_routes", json.dumps(document))
+    space = KnobSpace.from_json(double.knob_space(None, {}))
+    assert sum(not knob.name.startswith("-builder:") for knob in space) == whole
+    assert space.notes[1].startswith("Left out, since they cannot be read: -odd (")
+    monkeypatch.setattr(double._trt.IBuilderConfig, "all_build_routes", "[]")
+    with pytest.raises(GptuneError, match=r"lists build routes in a form that cannot be read"):
+        double.knob_space(None, {})

@@ -284,6 +284,9 @@ def _make_session(request: BuildRequest, model: str | bytes, options: Any, given
 
     provider = _provider(request.options)
     cpu = _PROVIDERS["cpu"]
+    if provider == knobs.CUDA:
+        # What the provider logs on a session's way goes to the process's logger.
+        ort.set_default_logger_severity(request.options.get("log_severity", 3))
     providers = [cpu] if provider == cpu else [(provider, dict(given)), cpu]
     try:
         with warnings.catch_warnings():
@@ -402,12 +405,18 @@ def _check_placement(session: Any, provider: str, allow_cpu_nodes: bool) -> None
             f"the session fell back from {provider} to {', '.join(got)}",
             mend="mend the provider's installation (its log says what is missing); a fallback is never timed",
         )
-    if provider == _PROVIDERS["cpu"] or allow_cpu_nodes:
+    if provider == _PROVIDERS["cpu"]:
         return
     try:
         assignment = session.get_provider_graph_assignment_info()
     except (AttributeError, RuntimeError):
         return  # before ONNX Runtime 1.24 placement cannot be read
+    if provider == knobs.CUDA and assignment and provider not in {part.ep_name for part in assignment}:
+        raise BuildRejectedError(
+            f"no node of the model runs on {provider}", mend="use provider cpu for this model"
+        )
+    if allow_cpu_nodes:
+        return
     elsewhere = [
         f"{node.op_type} '{node.name}'"
         for subgraph in assignment

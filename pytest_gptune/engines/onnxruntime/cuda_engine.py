@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,6 @@ from pytest_gptune.engines.base import (
     BuildRejectedError,
     EngineFailedError,
     EngineInfo,
-    RouteFailureError,
     SampleBlock,
 )
 from pytest_gptune.engines.cuda import (
@@ -27,6 +27,7 @@ from pytest_gptune.engines.cuda import (
 )
 from pytest_gptune.engines.onnxruntime.session import check_names, failed
 from pytest_gptune.engines.onnxruntime.tensors import element_type_of, from_ort_value, to_ort_value
+from pytest_gptune.errors import GptuneError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -54,6 +55,7 @@ class _Binding:
 
     Attributes:
         graph_id: ONNX Runtime's number of the graph, -1 for none.
+        host_inputs: values of ONNX Runtime's own, for inputs that are read on the host.
     """
 
     def __init__(self, io: Any, graph_id: int) -> None:
@@ -61,13 +63,14 @@ class _Binding:
         self.graph_id = graph_id
         self.inputs: dict[_Tensor, DeviceBuffer] = {}
         self.outputs: dict[_Tensor, DeviceBuffer] = {}
+        self.host_inputs: dict[str, Any] = {}
 
     def close(self) -> None:
         """Free the buffers."""
         self.io = None
         for buffer in (*self.inputs.values(), *self.outputs.values()):
             buffer.close()
-        self.inputs, self.outputs = {}, {}
+        self.inputs, self.outputs, self.host_inputs = {}, {}, {}
 
 
 class CudaSessionEngine:
@@ -81,6 +84,9 @@ class CudaSessionEngine:
         stream: closed with the engine.
         l2_flush: empty the L2 cache before each sample.
         memory: ONNX Runtime's name of the memory that buffers lie in.
+
+    Raises:
+        BuildRejectedError: there is to be a graph, and the host has a part in it.
     """
 
     def __init__(
@@ -102,6 +108,15 @@ class CudaSessionEngine:
         self._memory = memory
         self._inputs = [item.name for item in session.get_inputs()]
         self._output_names = [item.name for item in session.get_outputs()]
+        # Bound to the device, these would be copied from and to it in each run, and ONNX Runtime was seen to
+        # read such an input before its copy had ended.
+        self._on_host = self._elsewhere("input") | self._elsewhere("output")
+        if info.graph and self._on_host:
+            raise BuildRejectedError(
+                f"the route asks for a CUDA graph, but {', '.join(sorted(self._on_host))} lie on the host, "
+                "which a replay neither reads nor writes",
+                mend="leave enable_cuda_graph off for this model",
+            )
         self._bindings: dict[object, _Binding] = {}
         self._graphs_made = 0
         self._loaded: _Binding | None = None
@@ -123,10 +138,13 @@ class CudaSessionEngine:
             buffer.poison(self._stream)
         self._run_once(binding.io, self._options(binding.graph_id, wait=True))
         results: dict[str, np.ndarray] = {}
+        for name, value in zip(self._output_names, binding.io.get_outputs(), strict=True):
+            if name in self._on_host:
+                results[name] = from_ort_value(value, name)
         for output, buffer in binding.outputs.items():
             results[output.name] = np.empty(output.shape, output.dtype)
             buffer.copy_to_host(results[output.name], self._stream)
-        return results
+        return {name: results[name] for name in self._output_names}
 
     def load(self, inputs: Mapping[str, np.ndarray]) -> None:
         """Put the inputs into device buffers; samples read those."""
@@ -134,7 +152,8 @@ class CudaSessionEngine:
         self._batch = 1
         if self._flush is None:
             # The first runs search for algorithms and grow the arena; the fastest says how long one takes.
-            first = sample_queued(self._stream, self._enqueue(self._loaded), 0.02, at_most=10)
+            with _failures():
+                first = sample_queued(self._stream, self._enqueue(self._loaded), 0.02, at_most=10)
             self._batch = launches_for(min(first.latencies_s))
 
     def sample(self, seconds: float, at_most: int, batch: int = 1) -> SampleBlock:
@@ -142,7 +161,7 @@ class CudaSessionEngine:
         if self._loaded is None:
             raise EngineFailedError("sample() before load(): no inputs are bound")
         readings: list[ClockReading] = []
-        try:
+        with _failures():
             samples = sample_queued(
                 self._stream,
                 self._enqueue(self._loaded),
@@ -152,8 +171,6 @@ class CudaSessionEngine:
                 flush=self._flush,
                 observe=lambda: readings.append(self._clocks.read()),
             )
-        except Exception as error:  # ONNX Runtime's errors derive from Exception alone
-            raise failed(error) from error
         reading = readings[0]
         return SampleBlock(
             samples.latencies_s,
@@ -186,7 +203,7 @@ class CudaSessionEngine:
 
         check_names(self._inputs, inputs)
         arrays = {name: np.asarray(inputs[name]) for name in self._inputs}
-        try:
+        with _failures():
             outputs = self._outputs_for(arrays)
             key = (*((name, array.dtype, array.shape) for name, array in arrays.items()), outputs)
             binding = self._bindings.pop(key, None)
@@ -198,10 +215,6 @@ class CudaSessionEngine:
             self._fill(binding, arrays)
             if fresh and self._info.graph:
                 self._capture(binding)
-        except RouteFailureError:
-            raise
-        except Exception as error:  # ONNX Runtime's errors derive from Exception alone
-            raise failed(error) from error
         return binding
 
     def _outputs_for(self, arrays: Mapping[str, np.ndarray]) -> tuple[_Tensor, ...]:
@@ -227,10 +240,14 @@ class CudaSessionEngine:
         self._graphs_made += 1
         try:
             for name, array in arrays.items():
-                tensor = _Tensor(name, array.dtype, array.shape)
-                buffer = binding.inputs[tensor] = DeviceBuffer(array.nbytes)
-                self._place(binding.io.bind_input, tensor, buffer)
+                if name not in self._on_host:
+                    tensor = _Tensor(name, array.dtype, array.shape)
+                    buffer = binding.inputs[tensor] = DeviceBuffer(array.nbytes)
+                    self._place(binding.io.bind_input, tensor, buffer)
             for output in outputs:
+                if output.name in self._on_host:
+                    binding.io.bind_output(output.name)
+                    continue
                 nbytes = output.dtype.itemsize * math.prod(output.shape)
                 buffer = binding.outputs[output] = DeviceBuffer(nbytes)
                 self._place(binding.io.bind_output, output, buffer)
@@ -246,6 +263,10 @@ class CudaSessionEngine:
     def _fill(self, binding: _Binding, arrays: Mapping[str, np.ndarray]) -> None:
         for tensor, buffer in binding.inputs.items():
             buffer.copy_from_host(arrays[tensor.name], self._stream)
+        for name in self._inputs:
+            if name in self._on_host:
+                binding.host_inputs[name] = to_ort_value(arrays[name])
+                binding.io.bind_ortvalue_input(name, binding.host_inputs[name])
 
     def _capture(self, binding: _Binding) -> None:
         """Let the session capture its graph, and prove that it replays one.
@@ -290,10 +311,15 @@ class CudaSessionEngine:
                 self._bindings.pop(key).close()
 
     def _run_once(self, io: Any, options: Any) -> None:
-        try:
+        with _failures():
             self._session.run_with_iobinding(io, options)
-        except Exception as error:  # ONNX Runtime's errors derive from Exception alone
-            raise failed(error) from error
+
+    def _elsewhere(self, kind: str) -> frozenset[str]:
+        """Inputs or outputs that the session has in another memory than ours; older versions do not tell."""
+        ask: Callable[[], list[Any]] = getattr(self._session, f"get_{kind}_memory_infos", list)
+        names = self._inputs if kind == "input" else self._output_names
+        places = zip(names, ask(), strict=False)
+        return frozenset(name for name, info in places if info.name.lower() != self._memory)
 
     @staticmethod
     def _options(graph_id: int, *, wait: bool = False) -> Any:
@@ -303,3 +329,14 @@ class CudaSessionEngine:
         options.add_run_config_entry(_GRAPH_ID, str(graph_id))
         options.add_run_config_entry(_NO_WAIT, "0" if wait else "1")
         return options
+
+
+@contextmanager
+def _failures() -> Iterator[None]:
+    """What ONNX Runtime raises, as a failure of the engine; ours as they are."""
+    try:
+        yield
+    except GptuneError:
+        raise
+    except Exception as error:  # ONNX Runtime's errors derive from Exception alone
+        raise failed(error) from error

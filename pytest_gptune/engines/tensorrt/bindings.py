@@ -95,7 +95,10 @@ class Bindings:
                 continue
             if tensor.on_host:
                 self._on_host[tensor.name].fill(0xFF)
-            elif tensor.name in self._buffers:
+            elif tensor.name in self._allocators:
+                if (buffer := self._allocators[tensor.name].buffer) is not None:
+                    buffer.poison(self._stream)
+            else:
                 self._buffers[tensor.name].poison(self._stream)
 
     def outputs(self) -> dict[str, np.ndarray]:
