@@ -1,8 +1,10 @@
-"""TensorRT 10, whose builder may choose precisions and which has no build routes: the double, cut to it."""
+"""TensorRT 10, which chooses precisions and has no build routes (the double, cut to it); and none at all."""
 
 from __future__ import annotations
 
 import enum
+import importlib.util
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import models
 import pytest
 from recorded import Recorded
 
-from pytest_gptune.engines.base import BuildRejectedError, BuildRequest
+from pytest_gptune.engines.base import BackendMissingError, BuildRejectedError, BuildRequest
 from pytest_gptune.engines.tensorrt import TensorRtBackend
 from pytest_gptune.engines.tensorrt.library import features_of
 from pytest_gptune.routes import KnobSpace
@@ -62,3 +64,34 @@ def test_a_build_route_is_rejected(older: TensorRtBackend, tmp_path: Path) -> No
         older.build(BuildRequest(path, "", (("-copy_ppg", "off"),)))
     with pytest.raises(BuildRejectedError, match="has no knob -builder:FP16 with value 'on'"):
         older.build(BuildRequest(path, "", (("-builder:FP16", "on"),), options={"strongly_typed": True}))
+
+
+def test_a_library_that_does_not_start_is_a_missing_backend(
+    double: TensorRtBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Any, logger: Any) -> None:
+        logger.log(logger.Severity.ERROR, "CUDA initialization failure with error: 35")
+        raise TypeError("pybind11::init(): factory function returned nullptr")
+
+    monkeypatch.setattr(double._trt.Builder, "__init__", refuse)
+    for check in (double.check_available, double.check_buildable):
+        with pytest.raises(BackendMissingError) as caught:
+            check({})
+        assert "does not start: CUDA initialization failure with error: 35" in caught.value.what
+        assert "driver" in caught.value.mend
+
+
+def test_a_module_that_cannot_be_imported_is_a_missing_backend(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "tensorrt"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise ImportError('libnvinfer.so.11: cannot open')")
+    monkeypatch.delitem(sys.modules, "tensorrt", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(BackendMissingError, match=r"cannot be imported: libnvinfer\.so\.11") as caught:
+        TensorRtBackend().check_available({})
+    assert "pytest-gptune[tensorrt]" in caught.value.mend
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(BackendMissingError, match="backend 'tensorrt' is not installed"):
+        TensorRtBackend().check_available({})

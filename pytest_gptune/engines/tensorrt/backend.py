@@ -249,13 +249,18 @@ class TensorRtBackend:
             )
         return parsed
 
-    def _check_builder(self) -> None:
+    @cached_property
+    def _starts(self) -> str:
+        """Why TensorRT does not start here, empty where it does: found out once, since it takes a while."""
         try:
             make_builder(self._trt, self._log)
         except RouteFailureError as error:
-            raise BackendMissingError(
-                error.what, mend="run on a machine with an NVIDIA GPU and driver"
-            ) from None
+            return error.what
+        return ""
+
+    def _check_builder(self) -> None:
+        if self._starts:
+            raise BackendMissingError(self._starts, mend="run on a machine with an NVIDIA GPU and driver")
 
     def _device(self, options: Options) -> Device:
         if importlib.util.find_spec("cuda") is None:
