@@ -141,20 +141,29 @@ def write_atomically(path: Path, content: bytes) -> None:
     Raises:
         StorageError: the file cannot be written; the old one, if any, is untouched.
     """
+    with locked(path):
+        write_while_locked(path, content)
+
+
+def write_while_locked(path: Path, content: bytes) -> None:
+    """What ``write_atomically`` does, for a caller that holds the lock of ``path`` since it read it.
+
+    Raises:
+        StorageError: the file cannot be written; the old one, if any, is untouched.
+    """
     import boltons.fileutils
 
     part_path = path.with_name(f"{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with locked(path):
-            try:
-                with boltons.fileutils.atomic_save(str(path), text_mode=False, overwrite_part=True) as part:
-                    part.write(content)
-            except OSError:
-                # On a full disk atomic_save fails once more as it flushes, before it removes its part file.
-                with contextlib.suppress(OSError):
-                    part_path.unlink()
-                raise
+        try:
+            with boltons.fileutils.atomic_save(str(path), text_mode=False, overwrite_part=True) as part:
+                part.write(content)
+        except OSError:
+            # On a full disk atomic_save fails once more as it flushes, before it removes its part file.
+            with contextlib.suppress(OSError):
+                part_path.unlink()
+            raise
     except OSError as error:
         raise StorageError(
             f"cannot write {path.name}: {error.strerror or error}",

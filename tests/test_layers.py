@@ -29,6 +29,7 @@ HEAVY = (
     "loky",
     "filelock",
     "boltons",
+    "matplotlib",
 )
 
 STARTED = """

@@ -27,6 +27,7 @@ def new_entry(
     spec, result = report.spec, contest.result
     record, default = report.record(winner), report.default
     assert record is not None
+    build = contest.chosen_build(winner)
     default_record = None
     if default is not None and contest.standing(default.key):
         loss = default.loss
@@ -57,7 +58,7 @@ def new_entry(
         golden_sha256=golden_sha256,
         tuner_version=str(report.environment["tuner_version"]),
         defaults_digest=spec.defaults_digest,
-        engine_sha256=record.engine_digest,
+        engine_sha256=build.digest if build is not None else record.engine_digest,
         fingerprint=fingerprint,
     )
 

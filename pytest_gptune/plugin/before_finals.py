@@ -6,8 +6,12 @@ import math
 from collections.abc import Sequence
 
 from pytest_gptune.records.route_record import RouteRecord
+from pytest_gptune.reports.terminal import rounded_up
 from pytest_gptune.reports.tuning_report import TuningReport
 from pytest_gptune.verdict import Verdict
+
+# Statuses of routes that were not to run.
+_LEFT_OUT = frozenset({"skipped", "pruned"})
 
 # Statuses of routes that did not get as far as numbers.
 _NEVER_RAN = frozenset({"rejected", "crashed", "timeout", "out_of_memory", "test_failed"})
@@ -17,9 +21,16 @@ def verdict_before_finals(report: TuningReport) -> Verdict | None:
     """The verdict where nothing has to be measured, None where finals may follow."""
     spec = report.spec
     statuses = [record.status for record in report.routes]
-    ran = [record for record in report.routes if record.status != "skipped"]
+    ran = [record for record in report.routes if record.status not in _LEFT_OUT]
     guarded = [key for key in spec.baseline_keys.values() if key is not None]
     broken = [r for r in ran if r.key in guarded and r.status == "inaccurate"]
+    if spec.search == "engine":
+        kept = next((record for record in report.routes if record.kept), None)
+        if kept is None:
+            return Verdict("incomparable", "partial_run", message="the kept engine did not run.")
+        if kept.status != "passed":
+            message = f"the kept engine: {kept.status}: {kept.error}"
+            return Verdict("fail", "no_route_passes", message=message)
     if "passed" not in statuses and not broken and not is_complete(report):
         # What some routes are like says nothing of the others.
         message = f"none of the routes that ran passed, and only {ran_of_planned(report)} ran."
@@ -53,32 +64,28 @@ def verdict_before_finals(report: TuningReport) -> Verdict | None:
     return None
 
 
-def _rounded_up(value: float) -> str:
-    """Four digits that are not less than the value: what is printed has to pass."""
-    shown = f"{value:.4g}"
-    if float(shown) < value:
-        exponent = math.floor(math.log10(value)) - 3
-        shown = f"{(math.floor(value / 10**exponent) + 1) * 10**exponent:.4g}"
-    return shown
-
-
 def is_complete(report: TuningReport) -> bool:
     """Whether every route of the search ran; a single route that was asked for is never all."""
-    return report.spec.search != "route" and len(report.routes) >= report.spec.planned
+    if any(record.status == "skipped" for record in report.routes):
+        return False
+    return report.spec.search not in ("route", "engine") and len(report.routes) >= report.spec.planned
 
 
 def ran_of_planned(report: TuningReport) -> str:
     """How many routes ran, in words."""
     if report.spec.search == "route":
         return "the one route that was asked for"
-    return f"{len(report.routes)} of {report.spec.planned} routes"
+    if report.spec.search == "engine":
+        return "the kept engine and what it is compared with"
+    ran = sum(record.status != "skipped" for record in report.routes)
+    return f"{ran} of {max(report.spec.planned, len(report.routes))} routes"
 
 
 def _needed(records: Sequence[RouteRecord]) -> str:
     needed = [r.needed_epsilon for r in records if r.needed_epsilon is not None]
     finite = [value for value in needed if math.isfinite(value)]
     if finite:
-        return f"the smallest epsilon at which one would pass: {_rounded_up(min(finite))}."
+        return f"the smallest epsilon at which one would pass: {rounded_up(min(finite))}."
     if needed:
         return "no epsilon would do: outputs are missing, of another shape, or not finite."
     return "no route is within the epsilon of every output."

@@ -181,6 +181,18 @@ def own_baseline_keys(item: pytest.Function, plan: Plan, route: PlannedRoute) ->
     return keys
 
 
+def baseline_engines(item: pytest.Function, plan: Plan, route: PlannedRoute) -> dict[str, str]:
+    """The digest of the engine that the item's own baseline records for each route, by the route's key.
+
+    Raises:
+        BaselineError: the baseline cannot be read.
+    """
+    baseline = load_baseline(baseline_path(item, plan, route))
+    environment = state_of(item.config).environment(plan.backend, plan.backend_options)
+    entries = baseline.concerning(plan.settings.backend, environment.device_class) if baseline else ()
+    return {entry.route: entry.engine_sha256 for entry in entries}
+
+
 def _readable_keys(item: pytest.Function, plan: Plan, route: PlannedRoute) -> set[str | None]:
     try:
         return set(own_baseline_keys(item, plan, route).values())

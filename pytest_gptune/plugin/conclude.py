@@ -12,10 +12,14 @@ from typing import Any
 from pytest_gptune.accuracy import AccuracyGate, Case, Golden, load_golden
 from pytest_gptune.engines.base import Backend, Environment, RouteFailureError
 from pytest_gptune.errors import GptuneError, StorageError
-from pytest_gptune.plugin.baseline_entry import finite_interval, new_entry, relative_to
+from pytest_gptune.plugin.baseline_entry import new_entry, relative_to
 from pytest_gptune.plugin.before_finals import is_complete, ran_of_planned, verdict_before_finals
 from pytest_gptune.plugin.contest import Contest, make_contest
+from pytest_gptune.plugin.figures import environment_facts, finals_latency, with_speedups
+from pytest_gptune.plugin.finals_journal import FinalsJournal
 from pytest_gptune.plugin.gating import Gating, compared_with, reference_of, unchanged_verdict
+from pytest_gptune.plugin.kept_engines import keep_winner
+from pytest_gptune.plugin.known_engines import mark_inert
 from pytest_gptune.plugin.run import find_case
 from pytest_gptune.plugin.state import State
 from pytest_gptune.records.baseline import (
@@ -28,11 +32,9 @@ from pytest_gptune.records.baseline import (
 )
 from pytest_gptune.records.fingerprint import DEVICE, SOFTWARE, Fingerprint
 from pytest_gptune.records.history import old_model, required_root
-from pytest_gptune.records.route_record import Latency, RouteRecord, TuningSpec
+from pytest_gptune.records.route_record import RouteRecord, TuningSpec
 from pytest_gptune.reports.tuning_report import TuningReport
 from pytest_gptune.storage import locked, scratch_folder
-from pytest_gptune.timing.finals import FinalsResult
-from pytest_gptune.timing.statistics import summarise
 from pytest_gptune.verdict import Change, Verdict, choose_gate, choose_winner
 
 
@@ -42,13 +44,15 @@ def conclude(spec: TuningSpec, records: Sequence[RouteRecord], state: State) -> 
     Raises:
         GptuneError: golden, baseline or backend cannot be used any more.
     """
+    guarded = frozenset(key for key in spec.baseline_keys.values() if key is not None)
+    records = mark_inert(records, default_key=spec.default_key, guarded=guarded)
     backend = state.backend(spec.backend)
     environment = backend.environment(spec.options)
     report = TuningReport(
         spec=spec,
-        routes=_with_speedups(records, spec),
+        routes=with_speedups(records, spec),
         verdict=Verdict("incomparable", "partial_run"),
-        environment=_environment_facts(environment),
+        environment=environment_facts(environment),
     )
     path = Path(spec.golden_path)
     golden = load_golden(path) if path.exists() else None
@@ -86,7 +90,7 @@ class _Conclusion:
         change = self._change(entry, entry_key, entry_key) if entry else None
         if spec.search == "replay" and entry and change and self._is_unchanged(change):
             record = self._report.record(entry_key or "")
-            if record and record.latency and not spec.update_baseline:
+            if record and record.latency and not spec.update_baseline and not spec.save_engine:
                 foreign = entry.device_class != self._environment.device_class
                 verdict = unchanged_verdict(record.latency.value, entry, foreign=foreign)
                 return self._done(replace(verdict, changed=change.device), winner=entry_key)
@@ -94,7 +98,23 @@ class _Conclusion:
             contest = self._contest(stack, entry, entry_key, change)
             contest.run()
             self._take_finals(contest)
-            return self._judge(contest, baseline, entry, entry_key, why, schema_error)
+            report = self._judge(contest, baseline, entry, entry_key, why, schema_error)
+            return self._with_engine_kept(report, contest)
+
+    def _with_engine_kept(self, report: TuningReport, contest: Contest) -> TuningReport:
+        """The report, after the winner's engine was kept where that is asked for.
+
+        A failed verdict keeps nothing: what is in the folder is to be shipped.
+        """
+        winner = report.winning
+        if winner is None or report.verdict.outcome == "fail" or not report.spec.save_engine:
+            return report
+        try:
+            notes = keep_winner(report.spec, winner, contest, self._environment)
+        except StorageError as error:
+            message = f"the winner's engine was not kept: {error}"
+            return replace(report, verdict=Verdict("fail", "not_written", message=message))
+        return replace(report, notes=(*report.notes, *notes))
 
     def _baseline(self) -> tuple[Baseline, GptuneError | None]:
         try:
@@ -185,6 +205,7 @@ class _Conclusion:
             old_model=old,
             folder=stack.enter_context(scratch_folder()),
             reference_backend=self._reference_backend(entry, not (change and change.model and old is None)),
+            journal=FinalsJournal.of(spec, self._state),
         )
 
     def _reference_backend(self, entry: BaselineEntry | None, has_model: bool) -> Backend | None:
@@ -235,7 +256,7 @@ class _Conclusion:
                 records.append(
                     replace(
                         record,
-                        latency=_finals_latency(result, record.key),
+                        latency=finals_latency(result, record.key),
                         builds=1 + result.builds(record.key),
                         speedup=speedup,
                     )
@@ -256,7 +277,9 @@ class _Conclusion:
     ) -> TuningReport:
         spec = self._report.spec
         passing = {
-            r.key: r.knobs for r in self._report.routes if r.status == "passed" and contest.standing(r.key)
+            r.key: r.knobs
+            for r in self._report.routes
+            if r.status == "passed" and contest.standing(r.key) and (r.kept or spec.search != "engine")
         }
         if entry_key is not None and entry_key in contest.result.failures:
             message = f"the baseline's route, built again: {contest.result.failures[entry_key]}"
@@ -378,45 +401,3 @@ class _Conclusion:
 def _tune_command(spec: TuningSpec) -> str:
     search = spec.search if spec.search not in ("replay", "route") else "fast"
     return f"python -m pytest '{spec.command_id}' --gptune-search {search} --gptune-update-baseline"
-
-
-def _finals_latency(result: FinalsResult, key: str) -> Latency:
-    summary = summarise([sample for build in result.blocks[key] for block in build for sample in block])
-    return Latency(
-        value=result.latency(key),
-        min=summary.min,
-        p25=summary.p25,
-        median=summary.median,
-        mean=summary.mean,
-        p90=summary.p90,
-        p95=summary.p95,
-        p99=summary.p99,
-        samples=summary.samples,
-        interval=finite_interval(result.interval(key)),
-        stop_reason=result.stop_reasons.get(key, "finals"),
-        statistic=result.statistic,
-        latency_kind=result.latency_kind,
-        builds=result.builds(key),
-        warnings=result.warnings(key),
-    )
-
-
-def _with_speedups(records: Sequence[RouteRecord], spec: TuningSpec) -> tuple[RouteRecord, ...]:
-    """Speedups from the first measurements, for routes that do not reach the finals."""
-    default = next((r.latency for r in records if r.key == spec.default_key and r.latency), None)
-    if default is None:
-        return tuple(records)
-    return tuple(
-        replace(record, speedup=default.value / record.latency.value) if record.latency else record
-        for record in records
-    )
-
-
-def _environment_facts(environment: Environment) -> dict[str, Any]:
-    return {
-        "device_class": environment.device_class,
-        "tuner_version": environment.tuner_version,
-        "software": dict(environment.software),
-        "device": dict(environment.device),
-        "noted": dict(environment.noted),
-    }

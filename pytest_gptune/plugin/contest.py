@@ -6,14 +6,18 @@ import math
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from pytest_gptune.accuracy import AccuracyGate, Case, Golden
 from pytest_gptune.engines.base import Backend, BuildRequest, Engine, ShapeRange
 from pytest_gptune.engines.calibration import calibration_inputs, calibration_request
+from pytest_gptune.plugin.finals_journal import FinalsJournal, signature_of
 from pytest_gptune.plugin.golden_making import golden_shapes
-from pytest_gptune.plugin.run import compare, device_locked, route_pairs
+from pytest_gptune.plugin.run import KeptFile, device_locked, load_kept, route_pairs, run_cases
+from pytest_gptune.records.kept_engine import read_sidecar
 from pytest_gptune.records.route_record import RouteRecord, TuningSpec
+from pytest_gptune.records.tuning_cache import FinalsRound
 from pytest_gptune.timing.finals import (
     Contestant,
     FinalistFailedError,
@@ -29,6 +33,22 @@ CALIBRATION = "(calibration engine)"
 _BEST = 3
 
 
+@dataclass(frozen=True)
+class MeasuredBuild:
+    """One build of a contestant.
+
+    Attributes:
+        facts: what its backend wants to see again before it loads the engine.
+        path: the engine, put aside; None where it was not asked for or has no such form.
+        latency_s: None until it is chosen.
+    """
+
+    digest: str
+    facts: Mapping[str, str]
+    path: Path | None
+    latency_s: float | None = None
+
+
 @dataclass
 class Contest:
     """Finals that can be prolonged.
@@ -39,6 +59,10 @@ class Contest:
         unchecked: contestants that are a yardstick only: their outputs are not compared.
         result: what was measured so far.
         folder: for files of the contest, as the calibration model; None where there is none.
+        kept: contestants that are loaded instead of built.
+        saving: whether the engines of builds are put into ``folder``, so that the winner's can be kept.
+        builds: what is known of each measured build.
+        journal: rounds of an earlier run, and where those of this one go; None where there is no cache.
     """
 
     backend: Backend
@@ -52,6 +76,10 @@ class Contest:
     result: FinalsResult = field(default_factory=FinalsResult)
     rng: random.Random = field(default_factory=lambda: random.Random(0))
     folder: Path | None = None
+    kept: Mapping[str, KeptFile] = field(default_factory=dict)
+    saving: bool = False
+    builds: dict[str, list[MeasuredBuild]] = field(default_factory=dict)
+    journal: FinalsJournal | None = None
 
     def run(self) -> None:
         """Build and measure all contestants as often as planned."""
@@ -63,10 +91,38 @@ class Contest:
         self._measure(keys, max(1, min(self.plan.step, self.plan.most_builds - made)))
 
     def _measure(self, keys: tuple[str, ...], builds: int) -> None:
-        wanted = [key for key in self.requests if key in keys]
-        contestants = [Contestant(key, lambda key=key: self._build(key)) for key in wanted]  # type: ignore[misc]
         with device_locked(self.backend, next(iter(self.requests.values()))):
-            run_finals(contestants, self.plan, self.rng, builds=builds, result=self.result)
+            for _ in range(builds):
+                self._round([key for key in self.requests if key in keys])
+
+    def _round(self, keys: list[str]) -> None:
+        """One build of each contestant that has not failed, measured now or taken from an earlier run."""
+        keys = [key for key in keys if key not in self.result.failures]
+        foreign = str(getattr(self.reference_backend, "python", ""))
+        signature = signature_of({key: self.requests[key] for key in keys}, foreign)
+        earlier = self.journal.take(signature) if self.journal is not None else None
+        if earlier is not None and set(earlier.blocks) == set(keys):
+            for key in keys:
+                build = MeasuredBuild(earlier.digests.get(key, ""), {}, None)
+                self.builds.setdefault(key, []).append(build)
+            self.result.add_round(earlier.blocks, earlier.clocks_hz, earlier.latency_kind, earlier.statistic)
+            return
+        before = {key: self.result.builds(key) for key in keys}
+        contestants = [Contestant(key, partial(self._build, key), partial(self._note, key)) for key in keys]
+        run_finals(contestants, self.plan, self.rng, builds=1, result=self.result)
+        measured = [key for key in keys if self.result.builds(key) > before[key]]
+        # A round in which a contestant failed is not taken up: the failure belongs to the run that saw it.
+        if self.journal is not None and measured == keys and keys:
+            self.journal.put(
+                FinalsRound(
+                    signature=signature,
+                    latency_kind=self.result.latency_kind,
+                    statistic=self.result.statistic,
+                    blocks={key: self.result.blocks[key][-1] for key in keys},
+                    clocks_hz={key: self.result.clocks_hz[key][-1] for key in keys},
+                    digests={key: self.builds[key][-1].digest for key in keys},
+                )
+            )
 
     def calibrate(self, beside: str, route: str) -> None:
         """Measure the calibration engine on ``route``, interleaved with further builds of ``beside``.
@@ -86,15 +142,39 @@ class Contest:
         """Whether the contestant was measured and has not failed."""
         return self.result.builds(key) > 0
 
+    def chosen_build(self, key: str) -> MeasuredBuild | None:
+        """The build that stands for a contestant: the one whose latency is nearest to the median's."""
+        latencies, builds = self.result.latencies(key), self.builds.get(key, [])
+        if not builds or len(builds) != len(latencies):
+            return None
+        middle = self.result.latency(key)
+        nearest = min(range(len(builds)), key=lambda number: abs(latencies[number] - middle))
+        return replace(builds[nearest], latency_s=latencies[nearest])
+
+    def _note(self, key: str, engine: Engine) -> None:
+        """Note a build that was measured, and put its engine aside where one is to be kept."""
+        made = self.builds.setdefault(key, [])
+        del made[self.result.builds(key) :]  # of a round that was given up after this engine was noted
+        path = None
+        if self.saving and self.folder is not None and key not in (CALIBRATION, REFERENCE):
+            data = engine.serialize()
+            if data is not None:
+                path = self.folder / f"{list(self.requests).index(key)}-{len(made)}.engine"
+                path.write_bytes(data)
+        made.append(MeasuredBuild(engine.info.digest, dict(engine.info.facts), path))
+
     def _build(self, key: str) -> Engine:
         backend = self.backend
         if key == REFERENCE and self.reference_backend is not None:
             backend = self.reference_backend
-        engine = backend.build(self.requests[key])
+        if (kept := self.kept.get(key)) is not None:
+            engine = load_kept(backend, self.requests[key], kept)
+        else:
+            engine = backend.build(self.requests[key])
         try:
             # The reference engine is another model: that it is accurate is the baseline's business.
             if key not in (CALIBRATION, REFERENCE) and key not in self.unchecked:
-                accuracy = compare(engine, self.golden, self.gate)
+                accuracy = self.gate.compare(self.golden, run_cases(engine, self.golden))
                 if not accuracy.passed:
                     raise FinalistFailedError(f"built again, it is inaccurate: {accuracy.message}")
             engine.load(calibration_inputs() if key == CALIBRATION else self.case.inputs)
@@ -116,6 +196,7 @@ def make_contest(
     old_model: tuple[Path, str] | None,
     folder: Path,
     reference_backend: Backend | None = None,
+    journal: FinalsJournal | None = None,
 ) -> Contest:
     """Choose the contestants: the best passing routes, the default, the baseline's, and engines to compare.
 
@@ -130,10 +211,12 @@ def make_contest(
         old_model: the baseline's model and digest where it is another one than this run's.
         reference_backend: builds the reference engine, from this run's model where ``old_model`` is None.
         folder: for files of the contest; outlives it.
+        journal: of the tuning's finals.
     """
     passing = [r for r in records.values() if r.status == "passed" and r.latency is not None]
     best = sorted(passing, key=lambda r: r.latency.value if r.latency else 0.0)[:_BEST]
-    keys = {record.key for record in best} | {r.key for r in passing if r.key in (guarded, spec.default_key)}
+    keys = {record.key for record in best}
+    keys |= {r.key for r in passing if r.key in (guarded, spec.default_key) or r.kept}
     unchecked: set[str] = set()
     default = records.get(spec.default_key)
     if default is not None and default.status == "inaccurate":
@@ -155,5 +238,16 @@ def make_contest(
         builds=spec.final_builds, step=math.ceil(0.6 * spec.final_builds), most_builds=5 * spec.final_builds
     )
     return Contest(
-        backend, gate, golden, case, plan, requests, frozenset(unchecked), reference_backend, folder=folder
+        backend=backend,
+        gate=gate,
+        golden=golden,
+        case=case,
+        plan=plan,
+        requests=requests,
+        unchecked=frozenset(unchecked),
+        reference_backend=reference_backend,
+        folder=folder,
+        kept={r.key: KeptFile(Path(r.kept), read_sidecar(Path(r.kept))) for r in passing if r.kept},
+        saving=bool(spec.save_engine),
+        journal=journal,
     )

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
 from pytest_gptune.errors import GptuneError
 from pytest_gptune.plugin.conclude import conclude
+from pytest_gptune.plugin.known_engines import mark_inert
+from pytest_gptune.plugin.late_routes import LateRoutes
+from pytest_gptune.plugin.progress import Progress, best_so_far
 from pytest_gptune.plugin.settings import report_paths
 from pytest_gptune.plugin.state import GptuneWarning, state_of
 from pytest_gptune.records.route_record import RouteRecord, TuningSpec
@@ -22,13 +26,12 @@ from pytest_gptune.verdict import Verdict
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
-_EXPLAIN_AFTER = 4
-
 
 @dataclass
 class _Tuning:
     spec: TuningSpec
     records: dict[str, RouteRecord] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
 
 class Controller:
@@ -38,6 +41,7 @@ class Controller:
         self._config = config
         self._tunings: dict[str, _Tuning] = {}
         self._reports: list[TuningReport] = []
+        self._progress = Progress(config)
 
     def receive(self, plain: Mapping[str, Any]) -> None:
         """Take the record of a route from its report."""
@@ -45,8 +49,7 @@ class Controller:
         record = RouteRecord.from_plain(plain["record"])
         tuning = self._tunings.setdefault(spec.tuning, _Tuning(spec))
         tuning.records[record.key] = record
-        if len(tuning.records) == 1:
-            self._estimate(spec, record)
+        self._progress.route_ended(spec, tuning.records, spec.planned)
 
     def finish(self, session: pytest.Session) -> None:
         """Conclude every tuning and emit the reports of their verdicts; write the reports asked for."""
@@ -58,7 +61,7 @@ class Controller:
         in_finals: KeyboardInterrupt | None = None
         for tuning in self._tunings.values():
             try:
-                report = _interrupted(tuning) if interrupted else self._conclude(tuning)
+                report = _interrupted(tuning) if interrupted else self._conclude(tuning, session)
             except KeyboardInterrupt as error:
                 in_finals, interrupted = error, True
                 report = _interrupted(tuning)
@@ -82,56 +85,98 @@ class Controller:
             for line in summary_lines(report, width, colour=reporter._tw.hasmarkup):
                 reporter.write_line(line)
 
-    def _conclude(self, tuning: _Tuning) -> TuningReport:
+    def _conclude(self, tuning: _Tuning, session: pytest.Session) -> TuningReport:
         try:
-            return conclude(tuning.spec, tuple(tuning.records.values()), state_of(self._config))
+            self._search_on(tuning, session)
+            report = conclude(tuning.spec, tuple(tuning.records.values()), state_of(self._config))
         except GptuneError as error:
-            return TuningReport(
+            report = TuningReport(
                 tuning.spec,
                 tuple(tuning.records.values()),
                 Verdict("incomparable", "environment", message=str(error)),
             )
+        report = replace(report, notes=(*report.notes, *tuning.notes))
+        own = self._config.hook.pytest_gptune_verdict(report=report)
+        return report if own is None else replace(report, verdict=own)
 
-    def _estimate(self, spec: TuningSpec, record: RouteRecord) -> None:
-        """After the first route, say how long the search will take."""
-        reporter = self._config.pluginmanager.getplugin("terminalreporter")
-        if reporter is None or spec.planned < _EXPLAIN_AFTER or record.wall_s <= 0:
+    def _search_on(self, tuning: _Tuning, session: pytest.Session) -> None:
+        """Run the routes that a search proposes after its first ones.
+
+        Not where the run was cut short, by -x or by what was selected: the search would go on from what it
+        has not seen.
+        """
+        spec = tuning.spec
+        late = LateRoutes(spec, state_of(self._config), tuning.records)
+        if not late.may_follow or session.shouldfail or session.shouldstop:
             return
-        total = record.wall_s * spec.planned
-        reporter.ensure_newline()
-        if reporter._tw.width_of_current_line:  # with -q the line has no file name, only dots
-            reporter._tw.line()
-        reporter.write_line(
-            f"gptune: {spec.tuning}: {spec.planned} routes at about {record.wall_s:.1f} s: "
-            f"about {_duration(total)} and the finals"
-        )
+        if not any(record.status == "passed" for record in tuning.records.values()) and not any(
+            record.latency for record in tuning.records.values()
+        ):
+            return  # nothing to go on from
+        if len(tuning.records) < spec.planned:
+            tuning.notes.append(
+                f"the {spec.search} search was not continued: "
+                f"only {len(tuning.records)} of its first {spec.planned} routes ran"
+            )
+            return
+        tuning.records.update({r.key: r for r in _marked(spec, tuning.records)})
+        try:
+            for route in late.proposed():
+                session.testscollected += 1
+                nodeid = spec.route_nodeid(route.record.id)
+                location = (spec.file, None, nodeid.split("::", 1)[1].replace("::", "."))
+                self._config.hook.pytest_runtest_logstart(nodeid=nodeid, location=location)
+                start = time.time()
+                record = late.run(route)
+                self._log_phases(nodeid, location, *_route_outcome(record, spec.file), start=start)
+                self._progress.route_ended(spec, tuning.records, late.expected)
+        finally:
+            tuning.notes += late.notes
 
-    def _emit(self, report: TuningReport) -> None:
-        """A report of its own for the verdict: setup, call and teardown, as a test's."""
-        spec = report.spec
-        outcome, longrepr = self._outcome(report)
-        location = (spec.file, None, spec.gate_id.split("::", 1)[1].replace("::", "."))
-        hook = self._config.hook
-        hook.pytest_runtest_logstart(nodeid=spec.gate_id, location=location)
+    def _log_phases(
+        self,
+        nodeid: str,
+        location: tuple[str, int | None, str],
+        outcome: Literal["passed", "failed", "skipped"],
+        longrepr: Any,
+        wasxfail: str = "",
+        *,
+        properties: list[tuple[str, object]] | None = None,
+        start: float = 0.0,
+    ) -> None:
+        """Reports of setup, call and teardown, as a test has them."""
+        hook, stop = self._config.hook, time.time() if start else 0.0
         phases: tuple[tuple[Literal["setup", "call", "teardown"], Any, Any], ...] = (
             ("setup", "passed", None),
             ("call", outcome, longrepr),
             ("teardown", "passed", None),
         )
         for when, phase_outcome, phase_longrepr in phases:
-            hook.pytest_runtest_logreport(
-                report=pytest.TestReport(
-                    nodeid=spec.gate_id,
-                    location=location,
-                    keywords={},
-                    outcome=phase_outcome,
-                    longrepr=phase_longrepr,
-                    when=when,
-                    # JUnit takes them from the last phase, everything else from the call.
-                    user_properties=[] if when == "setup" else _properties(report),
-                )
+            report = pytest.TestReport(
+                nodeid=nodeid,
+                location=location,
+                keywords={},
+                outcome=phase_outcome,
+                longrepr=phase_longrepr,
+                when=when,
+                # JUnit takes them from the last phase, everything else from the call.
+                user_properties=[] if when == "setup" else properties or [],
+                start=start if when == "call" else stop,
+                stop=stop,
+                duration=stop - start if when == "call" else 0.0,
             )
-        hook.pytest_runtest_logfinish(nodeid=spec.gate_id, location=location)
+            if wasxfail and when == "call":
+                report.wasxfail = wasxfail
+            hook.pytest_runtest_logreport(report=report)
+        hook.pytest_runtest_logfinish(nodeid=nodeid, location=location)
+
+    def _emit(self, report: TuningReport) -> None:
+        """A report of its own for the verdict: setup, call and teardown, as a test's."""
+        spec = report.spec
+        outcome, longrepr = self._outcome(report)
+        location = (spec.file, None, spec.gate_id.split("::", 1)[1].replace("::", "."))
+        self._config.hook.pytest_runtest_logstart(nodeid=spec.gate_id, location=location)
+        self._log_phases(spec.gate_id, location, outcome, longrepr, properties=_properties(report))
         if report.verdict.outcome == "ambiguous" and outcome == "passed":
             self._warn(spec.gate_id, verdict_text(report), location)
 
@@ -163,12 +208,28 @@ class Controller:
 
 def _interrupted(tuning: _Tuning) -> TuningReport:
     """Whoever interrupts a run does not want to wait for finals."""
-    message = "the run was interrupted, so nothing was judged."
+    found = best_so_far(tuning.spec, tuning.records)
+    message = f"the run was interrupted, so nothing was judged; {found}."
     return TuningReport(
         tuning.spec,
         tuple(tuning.records.values()),
         Verdict("incomparable", "partial_run", message=message),
     )
+
+
+def _marked(spec: TuningSpec, records: Mapping[str, RouteRecord]) -> tuple[RouteRecord, ...]:
+    guarded = frozenset(key for key in spec.baseline_keys.values() if key is not None)
+    return mark_inert(tuple(records.values()), default_key=spec.default_key, guarded=guarded)
+
+
+def _route_outcome(record: RouteRecord, file: str) -> tuple[Literal["passed", "failed", "skipped"], Any, str]:
+    """Outcome, text and reason of an expected failure, as a test of the route would have them."""
+    if record.status == "passed":
+        return "passed", None, ""
+    text = f"{record.status}: {record.error}"
+    if record.status in ("inert", "skipped", "pruned"):
+        return "skipped", (file, 0, f"Skipped: {text}"), ""
+    return "skipped", text, f"reason: {text}"
 
 
 def _properties(report: TuningReport) -> list[tuple[str, object]]:
@@ -184,9 +245,3 @@ def _properties(report: TuningReport) -> list[tuple[str, object]]:
     if verdict.ratio is not None:
         properties.append(("gptune_ratio", verdict.ratio.value))
     return properties
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

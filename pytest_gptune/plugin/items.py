@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ from pytest_gptune.plugin.collection import (
     ROUTE_FIXTURE,
     accuracy_gate,
     backend_required,
+    baseline_engines,
     baseline_path,
     gate_id,
     golden_path,
@@ -35,6 +37,7 @@ from pytest_gptune.plugin.collection import (
     tuning_id,
 )
 from pytest_gptune.plugin.golden_making import declared_shapes, golden_shapes, make_golden, replace_golden
+from pytest_gptune.plugin.kept_engines import keep_route_engine
 from pytest_gptune.plugin.plan import (
     Plan,
     PlannedRoute,
@@ -44,10 +47,11 @@ from pytest_gptune.plugin.plan import (
     planned,
     route_key,
 )
-from pytest_gptune.plugin.run import RouteRun, RouteStopped, find_case, route_pairs
+from pytest_gptune.plugin.run import KeptFile, RouteRun, RouteStopped, find_case, route_pairs
 from pytest_gptune.plugin.settings import MARKER_WHERE
 from pytest_gptune.plugin.state import GptuneWarning, State, state_of
 from pytest_gptune.records.baseline import BaselineError, BaselineSchemaError
+from pytest_gptune.records.kept_engine import engine_path, read_sidecar
 from pytest_gptune.records.route_record import RouteRecord, TuningSpec
 from pytest_gptune.routes import KnobSpace
 from pytest_gptune.storage import locked
@@ -61,6 +65,7 @@ class ItemRun:
 
     Attributes:
         guarded: whether the route is a baseline's: its inaccuracy is a failure, not an expected one.
+        has_row: whether pytest-benchmark has a row of it.
     """
 
     def __init__(self, item: pytest.Function, plan: Plan, route: PlannedRoute, state: State) -> None:
@@ -69,6 +74,7 @@ class ItemRun:
         self.planned = route
         self.state = state
         self.restored: RouteRecord | None = None
+        self.has_row = False
         self.tuning = tuning_id(item, route)
         self.golden_path = golden_path(item, plan, route)
         self.baseline_path = baseline_path(item, plan, route)
@@ -76,6 +82,8 @@ class ItemRun:
         # Who replaces the baseline does not mind what became of its route.
         replacing = plan.settings.update_baseline
         self.guarded = route.key in self.baseline_keys.values() and not replacing
+        default_key = route_key(plan.default, plan.space)
+        self.kept = self._kept()
         self.run = RouteRun(
             backend=plan.backend,
             request=BuildRequest(
@@ -91,9 +99,55 @@ class ItemRun:
                 key=route.key,
                 knobs=len(route_pairs(route.key)),
                 status="unchecked",
+                kept="" if self.kept is None else str(self.kept.path),
             ),
             gate=None,
+            engines=state.known_engines(self.tuning),
+            default_key=default_key,
+            may_be_inert=not self.guarded and route.key != default_key,
+            kept=self.kept,
         )
+
+    @property
+    def needed(self) -> bool:
+        """Whether every verdict needs the route: it is the default, the baseline's, or the kept engine's."""
+        is_default = self.planned.route == self.plan.default
+        return is_default or self.guarded or not self.planned.of_search or self.kept is not None
+
+    def skip_unless_wanted(self) -> None:
+        """End the test before anything is built, where a hook vetoes its route or the budget is spent."""
+        __tracebackhide__ = True
+        budget_s = self.plan.settings.budget_s
+        spent = self.state.budget_is_spent(self.tuning, budget_s)
+        if self.planned.veto:
+            pytest.skip(self.run.stop("pruned", f"vetoed: {self.planned.veto}").message)
+        if spent and not self.needed:
+            pytest.skip(self.run.stop("skipped", f"the budget of {budget_s:g} s is spent").message)
+
+    def _kept(self) -> KeptFile | None:
+        """The kept engine that stands for the route; None where it is built.
+
+        A file is gated as it is. Of a folder, replay takes the engine that is the baseline's very own.
+        """
+        plan, settings = self.plan, self.plan.settings
+        if plan.kept is not None:
+            return plan.kept if plan.kept.sidecar.route == self.planned.key else None
+        if settings.engine is None or settings.search != "replay" or not self.guarded:
+            return None
+        owner = owner_of(self.item, plan, self.planned)
+        path = engine_path(settings.engine, str(plan.test_file), owner, settings.backend)
+        if not path.exists():
+            return None
+        kept = KeptFile(path, read_sidecar(path))
+        own = baseline_engines(self.item, plan, self.planned)
+        return kept if own.get(self.planned.key) == kept.sidecar.engine_digest else None
+
+    def keep_engine(self) -> None:
+        """Keep the engine of a route that passed, where that is asked for."""
+        settings = self.plan.settings
+        if settings.save_all_engines and settings.save_engine and self.run.status == "passed":
+            environment = self.state.environment(self.plan.backend, self.plan.backend_options)
+            keep_route_engine(self.spec(), self.run, environment)
 
     def _baseline_only(self) -> int:
         """How many routes only the test's own baseline has."""
@@ -135,6 +189,8 @@ class ItemRun:
         """End the test with the outcome that the route had in an earlier run; nothing is measured twice."""
         __tracebackhide__ = True
         self.restored = replace(restored, id=self.planned.id, route=str(self.planned.route))
+        known = self.state.known_engines(self.tuning)
+        known.add(restored.engine_digest, restored.key, self.planned.id)
         if restored.status != "passed":
             self._end(restored.status, restored.error)
         pytest.skip(f"passed in an earlier run, by the tuning cache: {self.planned.id}")
@@ -198,11 +254,46 @@ class ItemRun:
         digest = hashlib.sha256(str(self.golden_path).encode("utf-8", "surrogatepass")).hexdigest()[:16]
         return shared / f"gptune-golden-{digest}"
 
-    def check(self, golden: Golden) -> AccuracyResult:
-        """Check the engine against all cases of the golden."""
+    def check(self, golden: Golden, case: str | int | None = None) -> AccuracyResult:
+        """Check the engine against all cases of the golden.
+
+        Args:
+            golden: the golden.
+            case: the case that will be timed, where it is known already.
+        """
         assert self.run.engine is not None
         self.run.gate = accuracy_gate(self.plan, self.state)
-        return self.run.check(self.run.engine, golden)
+        try:
+            return self.run.check(self.run.engine, golden)
+        except RouteStopped as stopped:
+            if stopped.status == "inaccurate":
+                self._time_inaccurate(stopped, golden, case)
+            raise
+
+    def _time_inaccurate(self, stopped: RouteStopped, golden: Golden, case: str | int | None) -> None:
+        """Time an inaccurate route for the tuning cache: at a larger epsilon it might be the winner.
+
+        Its status stays, so it cannot win here. Nothing is timed where no route of the test is, or where no
+        epsilon would do.
+        """
+        losses = self.run.record.losses.values()
+        measures = "gptune_benchmark" in self.item.fixturenames and not self._benchmark_disabled()
+        if self.state.cache is None or not measures or not all(map(math.isfinite, losses)):
+            return
+        if case is None:
+            # Routes of one tuning compare only on one case; the test names it after the check.
+            case = self.state.timed_cases.get(self.tuning)
+        timed = find_case(golden, case)
+        assert self.run.engine is not None
+        try:
+            self.run.measure(self.run.engine, timed, self.state.best_s.get(self.tuning))
+        except RouteStopped:
+            # What is said of the route is that it is inaccurate, as without a cache.
+            self.run.stop(stopped.status, stopped.message)
+
+    def _benchmark_disabled(self) -> bool:
+        option = self.item.config.getoption
+        return bool(option("benchmark_disable", False) and not option("benchmark_enable", False))
 
     def measure(self, case: str | int | None, benchmark: Any) -> float | None:
         """Measure the engine and record a row."""
@@ -215,15 +306,16 @@ class ItemRun:
             )
         golden = self.run.golden or self.load_golden()
         timed = find_case(golden, case)
-        option = self.item.config.getoption
-        if option("benchmark_disable", False) and not option("benchmark_enable", False):
+        if self._benchmark_disabled():
             return None
         best = self.state.best_s.get(self.tuning)
         measurement = self.run.measure(self.run.engine, timed, best)
+        self.state.timed_cases[self.tuning] = timed.name
         if self.run.checked and (best is None or measurement.latency_s < best):
             self.state.best_s[self.tuning] = measurement.latency_s
         if benchmark is not None:
             record_row(benchmark, measurement, self.run.record, self.plan.settings.backend)
+            self.has_row = True
         return measurement.latency_s
 
     def refuse_foreign(self, engine: GptuneEngine) -> None:
@@ -259,8 +351,16 @@ class ItemRun:
         text = f"{status}: {message}"
         if self.guarded:
             raise pytest.fail.Exception(f"{text}\nThis is the baseline's route.", pytrace=False) from None
+        if status == "inert":
+            raise pytest.skip.Exception(text) from None
         # Raised rather than called: with --runxfail pytest.xfail() returns, and the route would go on.
         raise pytest.xfail.Exception(text, pytrace=False) from None
+
+    def _search_name(self) -> str:
+        settings = self.plan.settings
+        if self.plan.kept is not None:
+            return "engine"
+        return settings.search if settings.route is None else "route"
 
     def spec(self) -> TuningSpec:
         """The tuning this item belongs to, as plain data."""
@@ -278,7 +378,7 @@ class ItemRun:
             model_sha256=plan.model.sha256,
             backend=settings.backend,
             options=plan.backend_options,
-            search=settings.search if settings.route is None else "route",
+            search=self._search_name(),
             metric=settings.metric,
             epsilon=dict(settings.epsilon) if isinstance(settings.epsilon, dict) else settings.epsilon,
             atol=settings.atol,
@@ -297,6 +397,11 @@ class ItemRun:
             require_baseline=settings.require_baseline,
             ambiguous_fails=settings.ambiguous_fails,
             final_builds=settings.final_builds,
+            max_routes=settings.max_routes,
+            mixed_max_routes=settings.mixed_max_routes,
+            budget_s=settings.budget_s,
+            save_engine=str(settings.save_engine or ""),
+            save_all_engines=settings.save_all_engines,
             shapes={name: shapes.as_plain() for name, shapes in self.run.request.shapes.items()},
         )
 
@@ -325,10 +430,13 @@ def begin(request: pytest.FixtureRequest) -> ItemRun:
             mend="take the fixture as an argument of the test or of a fixture it uses",
         )
     item_run = ItemRun(item, plan, planned_route(item, plan), state)
-    restored = state.cache.restored(item_run) if state.cache is not None else None
+    restored = None
+    if state.cache is not None:
+        restored = state.cache.restored(item_run.spec(), item_run.planned.key)
     item.stash[_ITEM_RUN] = item_run
     if restored is not None:
         item_run.take_up(restored)
+    item_run.skip_unless_wanted()
     return item_run
 
 
@@ -378,7 +486,7 @@ def attach_record(item: pytest.Item, report: pytest.TestReport) -> None:
     record = item_run.record
     if item_run.state.cache is not None and item_run.restored is None:
         try:
-            item_run.state.cache.record(item_run, record)
+            item_run.state.cache.record(item_run.spec(), record)
         except GptuneError as error:
             item.warn(GptuneWarning(f"the tuning cache is not written any more: {error}"))
             item_run.state.cache = None

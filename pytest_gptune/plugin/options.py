@@ -48,7 +48,8 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "search",
         "how routes are searched: replay measures the default route and the baseline's winner only "
-        "(default), fast one knob at a time, full the product",
+        "(default), fast one knob at a time, mixed fast and then the combinations of what helped, full the "
+        "product, coordinate one-knob steps from the best route; or one of a pytest_gptune_search hook",
         metavar="MODE",
     ),
     Option(
@@ -67,12 +68,26 @@ OPTIONS: tuple[Option, ...] = (
     Option("rtol", "relative tolerance of metric l0, default 1e-5", kind="float", metavar="X"),
     Option("cache", "tuning cache: a record of every route tried", metavar="PATH"),
     Option("continue", "take up finished routes from the tuning cache", kind="flag", ini=False),
-    Option("prior", "earlier tuning caches as a hint", metavar="PATH", later=True),
-    Option("budget", "seconds for the whole search", kind="float", metavar="SECONDS", later=True),
+    Option(
+        "prior",
+        "an earlier tuning cache: under a budget, what helped there is tried first; may be given again",
+        kind="texts",
+        metavar="PATH",
+    ),
+    Option(
+        "budget",
+        "seconds for the search of each test; routes that are left then are skipped",
+        kind="float",
+        metavar="SECONDS",
+    ),
     Option("route-timeout", "seconds for one route, default 3600", kind="float", metavar="SECONDS"),
-    Option("save-engine", "keep the winner's engine in this folder", metavar="DIR", later=True),
-    Option("save-all-engines", "keep all engines", kind="flag", later=True),
-    Option("engine", "gate a kept engine", metavar="PATH", later=True),
+    Option("save-engine", "keep the winner's very engine in this folder, with a sidecar", metavar="DIR"),
+    Option("save-all-engines", "keep the engine of every route that passes in that folder", kind="flag"),
+    Option(
+        "engine",
+        "gate this kept engine as it is; a folder: replay takes the engine in it that is the baseline's",
+        metavar="PATH",
+    ),
     Option("update-goldens", "make goldens anew from the reference", kind="flag", ini=False),
     Option("update-baseline", "write the winner to the baseline", kind="flag", ini=False),
     Option("max-regression", "percent that the winner may be slower, default 3", kind="float", metavar="PCT"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,12 @@ import pytest
 from pytest_gptune.engines.base import Backend, BackendMissingError, ModelInfo
 from pytest_gptune.engines.registry import check_buildable
 from pytest_gptune.errors import GptuneError, SettingsError
+from pytest_gptune.plugin.run import KeptFile
 from pytest_gptune.plugin.settings import MARKER_WHERE, Settings, merge_markers, resolve
 from pytest_gptune.plugin.state import State
 from pytest_gptune.records.baseline import BaselineError, load_baseline
+from pytest_gptune.records.kept_engine import KeptEngineError, read_sidecar
 from pytest_gptune.routes import KnobSpace, Route, RouteError, RouteExpression
-from pytest_gptune.search import create
 from pytest_gptune.storage import FOLDER, safe_name
 
 # Options of ours within the marker's options={...}; all others are the backend's.
@@ -38,12 +39,14 @@ class PlannedRoute:
 
     Attributes:
         of_search: False for a baseline's route that the search does not have; it runs where the baseline is.
+        veto: why it must not be built, empty where it may be.
     """
 
     route: Route
     id: str
     key: str
     of_search: bool
+    veto: str = ""
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,7 @@ class Plan:
         owner: ``Class.test``.
         default: the default route, in the form of the expression.
         pruned: knob, value and reason of values that this machine lacks.
+        kept: the kept engine that is gated, None where engines are built.
     """
 
     where: str
@@ -70,6 +74,7 @@ class Plan:
     default: Route
     routes: tuple[PlannedRoute, ...]
     pruned: tuple[tuple[str, str, str], ...]
+    kept: KeptFile | None = None
 
     @cached_property
     def by_value(self) -> dict[str, PlannedRoute]:
@@ -106,6 +111,7 @@ def make_plan(definition: pytest.Function, state: State) -> Plan:
         values = "; ".join(f"{p.knob}={p.value}: {p.reason}" for p in expression.pruned)
         raise BackendMissingError(f"the fixed routes are pruned on this machine: {values}")
     owner = ".".join(part for part in where.split("::")[1:])
+    kept = _kept(settings, model, backend, options, state, where)
     default = expression.default
     return Plan(
         where=where,
@@ -120,7 +126,10 @@ def make_plan(definition: pytest.Function, state: State) -> Plan:
         space=space,
         expression=expression,
         default=default,
-        routes=tuple(_routes(settings, expression, space, test_file, owner)),
+        routes=_filtered(
+            tuple(_routes(settings, expression, space, test_file, owner, state, kept)), default, where, state
+        ),
+        kept=kept,
         pruned=tuple((p.knob, p.value, p.reason) for p in expression.pruned),
     )
 
@@ -168,8 +177,66 @@ def _expression(settings: Settings, space: KnobSpace) -> RouteExpression:
     )
 
 
+def _kept(
+    settings: Settings,
+    model: ModelInfo,
+    backend: Backend,
+    options: dict[str, Any],
+    state: State,
+    where: str,
+) -> KeptFile | None:
+    """The kept engine that ``--gptune-engine FILE`` asks to gate; a folder is looked into at each test.
+
+    Raises:
+        KeptEngineError: it is not one, or is not for this model and machine.
+    """
+    if settings.engine is None or settings.engine.is_dir():
+        return None
+    sidecar = read_sidecar(settings.engine)
+    environment = state.environment(backend, options)
+    try:
+        sidecar.check(
+            backend=settings.backend,
+            tuner_version=environment.tuner_version,
+            device_class=environment.device_class,
+            model_sha256=model.sha256,
+        )
+    except KeptEngineError as error:
+        mend = "name the test it is of on the command line, or build it again: --gptune-save-engine"
+        raise KeptEngineError(error.what, where=f"{where}, --gptune-engine", mend=mend) from None
+    return KeptFile(settings.engine, sidecar)
+
+
+def _filtered(
+    routes: tuple[PlannedRoute, ...], default: Route, where: str, state: State
+) -> tuple[PlannedRoute, ...]:
+    """The routes, with what a hook has against them.
+
+    Raises:
+        SettingsError: a hook vetoes the default route or the baseline's, which every verdict needs.
+    """
+    vetoes = state.vetoes(where, [planned.route for planned in routes])
+    found = []
+    for planned_route in routes:
+        veto = vetoes.get(planned_route.route, "")
+        if veto and (planned_route.route == default or not planned_route.of_search):
+            raise SettingsError(
+                f"the route {planned_route.id} is vetoed ({veto}), and every verdict needs it",
+                where=f"{where}, hook pytest_gptune_filter_routes",
+                mend="leave the default route and the baseline's out of what the hook returns",
+            )
+        found.append(replace(planned_route, veto=veto))
+    return tuple(found)
+
+
 def _routes(
-    settings: Settings, expression: RouteExpression, space: KnobSpace, test_file: Path, owner: str
+    settings: Settings,
+    expression: RouteExpression,
+    space: KnobSpace,
+    test_file: Path,
+    owner: str,
+    state: State,
+    kept: KeptFile | None,
 ) -> Iterator[PlannedRoute]:
     default = expression.default
     if settings.route is not None:
@@ -178,11 +245,22 @@ def _routes(
             raise BackendMissingError(f"route '{settings.route}' is pruned: this machine lacks a value of it")
         yield PlannedRoute(route, route.id_against(default), route_key(route, space), of_search=True)
         return
-    if settings.search == "replay":
-        routes: Any = (default,)
+    if kept is not None:
+        try:
+            route = Route.parse(kept.sidecar.route, space).over(_unset(default, space))
+        except RouteError as error:
+            raise error.located(f"{kept.path}, its sidecar") from None
+        routes: Any = dict.fromkeys((default, route))
+    elif settings.search == "replay":
+        routes = (default,)
     else:
         try:
-            routes = create(settings.search, expression, max_routes=settings.max_routes).initial()
+            routes = state.search(
+                settings.search,
+                expression,
+                max_routes=settings.max_routes,
+                mixed_max_routes=settings.mixed_max_routes,
+            ).initial()
         except RouteError as error:
             raise error.located(settings.places["search"]) from None
     seen: set[str] = set()

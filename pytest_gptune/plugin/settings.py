@@ -44,6 +44,9 @@ class Settings:
         epsilon: None where nothing sets it; a test that checks accuracy needs one.
         max_regression: share that the winner may be slower, 0.03 for 3 percent.
         route: the only route to run, from ``--gptune-route``; None for all.
+        budget_s: seconds for the search; None without a limit.
+        save_engine: folder for the winner's engine; None keeps none.
+        engine: a kept engine to gate, or a folder of them; None builds all.
         searching: whether the search was asked for on the command line.
         places: where search, backend and metric were set, for messages.
     """
@@ -73,7 +76,13 @@ class Settings:
     require_backend: bool
     ambiguous_fails: bool
     max_routes: int
+    mixed_max_routes: int
     final_builds: int
+    budget_s: float | None
+    priors: tuple[Path, ...]
+    save_engine: Path | None
+    save_all_engines: bool
+    engine: Path | None
     places: Mapping[str, str]
 
 
@@ -140,6 +149,21 @@ def check_command_line(config: pytest.Config) -> None:
     ):
         raise SettingsError(
             "--gptune-continue has no tuning cache to take routes from", mend="give --gptune-cache=PATH"
+        )
+    folder = config.getoption("gptune_save_engine") or config.getini("gptune_save_engine")
+    if config.getoption("gptune_save_all_engines") and not folder:
+        raise SettingsError(
+            "--gptune-save-all-engines does not say where", mend="add --gptune-save-engine=DIR"
+        )
+    if folder and (config.invocation_params.dir / folder).is_file():
+        raise SettingsError(f"--gptune-save-engine is a file: {folder}", mend="give a folder")
+    engine = config.getoption("gptune_engine")
+    if engine and not (config.invocation_params.dir / engine).exists():
+        raise SettingsError(f"--gptune-engine: {engine} does not exist", mend="correct the path")
+    if engine and config.getoption("gptune_route"):
+        raise SettingsError(
+            "--gptune-engine and --gptune-route exclude each other",
+            mend="leave out --gptune-route: the engine's sidecar names its route",
         )
     if config.getoption("gptune_routes") and config.getoption("gptune_route_file"):
         raise SettingsError(
@@ -210,7 +234,13 @@ def resolve(config: pytest.Config, arguments: MarkerArguments, where: str) -> Se
         require_backend=bool(config.getini("gptune_require_backend")),
         ambiguous_fails=config.getini("gptune_ambiguous") == "fail",
         max_routes=source.count("gptune_max_routes", 10_000),
+        mixed_max_routes=source.count("gptune_mixed_max_routes", 256),
         final_builds=source.count("gptune_final_builds", 5),
+        budget_s=source.positive("budget"),
+        priors=source.paths("prior"),
+        save_engine=source.path("save_engine"),
+        save_all_engines=source.flag("save_all_engines"),
+        engine=source.path("engine"),
         places={name: source.place(name) for name in ("search", "backend", "metric")},
     )
 
@@ -249,6 +279,31 @@ class _Source:
     def number(self, name: str, default: float, *, least: float) -> float:
         value, where = self._find(name)
         return default if value is None else _number(name, value, where, least)
+
+    def positive(self, name: str) -> float | None:
+        value, where = self._find(name)
+        if value is None:
+            return None
+        number = _number(name, value, where, 0.0)
+        if number == 0:
+            raise SettingsError(f"{name} is 0", where=where, mend="give seconds, or leave it out")
+        return number
+
+    def flag(self, name: str) -> bool:
+        return bool(self._find(name)[0])
+
+    def path(self, name: str) -> Path | None:
+        found = self.paths(name)
+        return found[0] if found else None
+
+    def paths(self, name: str) -> tuple[Path, ...]:
+        """Paths of the command line from the current folder, those of ini from the root folder."""
+        given = self._config.getoption(f"gptune_{name}")
+        folder = self._config.invocation_params.dir
+        if not given:
+            given, folder = self._config.getini(f"gptune_{name}"), self._config.rootpath
+        texts = given if isinstance(given, (list, tuple)) else [given] if given else []
+        return tuple(folder / text for text in texts)
 
     def count(self, ini: str, default: int) -> int:
         value = self._config.getini(ini)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +20,9 @@ from pytest_gptune.engines.onnx_model import inspect_model
 from pytest_gptune.engines.registry import check_registered, load_backend
 from pytest_gptune.engines.worker import WorkerBackend
 from pytest_gptune.errors import GptuneError, SettingsError
-from pytest_gptune.routes import KnobSpace
+from pytest_gptune.plugin.known_engines import KnownEngines
+from pytest_gptune.routes import KnobSpace, Route, RouteExpression
+from pytest_gptune.search import SEARCHES, Search, bounded, create
 
 if TYPE_CHECKING:
     from pytest_gptune.plugin.cache_use import CacheUse
@@ -40,6 +43,9 @@ class State:
     config: pytest.Config
     plans: dict[str, Plan | GptuneError | Unavailable] = field(default_factory=dict)
     best_s: dict[str, float] = field(default_factory=dict)
+    engines: dict[str, KnownEngines] = field(default_factory=dict)
+    _begun_s: dict[str, float] = field(default_factory=dict)
+    timed_cases: dict[str, str] = field(default_factory=dict)
     updated_goldens: set[Path] = field(default_factory=set)
     _backends: dict[str, WorkerBackend | InProcessBackend] = field(default_factory=dict)
     _models: dict[tuple[Path, int, int], ModelInfo] = field(default_factory=dict)
@@ -56,7 +62,38 @@ class State:
         if path is None:
             return None
         resuming = bool(self.config.getoption("gptune_continue"))
-        return CacheUse(self.config.invocation_params.dir / path, resuming=resuming)
+        return CacheUse(self.config.invocation_params.dir / path, self, resuming=resuming)
+
+    def known_engines(self, tuning: str) -> KnownEngines:
+        """The engines of a tuning that this process has seen."""
+        return self.engines.setdefault(tuning, KnownEngines())
+
+    def budget_is_spent(self, tuning: str, budget_s: float | None) -> bool:
+        """Whether the search of a tuning has taken its time; the clock starts with the first question."""
+        begun = self._begun_s.setdefault(tuning, time.monotonic())
+        return budget_s is not None and time.monotonic() - begun >= budget_s
+
+    def search(
+        self, name: str, expression: RouteExpression, *, max_routes: int, mixed_max_routes: int
+    ) -> Search:
+        """The search called ``name``, asking the hook for one that is not built in.
+
+        Raises:
+            RouteError: there is none, or it begins with too many routes.
+        """
+        if name not in SEARCHES:
+            own = self.config.hook.pytest_gptune_search(name=name, expression=expression)
+            if own is not None:
+                found: Search = own
+                return bounded(found, max_routes)
+        return create(name, expression, max_routes=max_routes, mixed_max_routes=mixed_max_routes)
+
+    def vetoes(self, nodeid: str, routes: Sequence[Route]) -> dict[Route, str]:
+        """Routes that a hook vetoes, with the reasons."""
+        found: dict[Route, str] = {}
+        for vetoed in self.config.hook.pytest_gptune_filter_routes(nodeid=nodeid, routes=routes):
+            found.update(vetoed)
+        return found
 
     def backend(self, name: str) -> WorkerBackend | InProcessBackend:
         """The backend called ``name``, isolated in worker processes unless that is switched off."""

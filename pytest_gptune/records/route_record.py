@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from typing import Any
 
 from pytest_gptune.timing.protocol import Measurement
@@ -64,6 +64,9 @@ class RouteRecord:
         losses: worst loss over cases, by output.
         needed_epsilon: the smallest epsilon at which it would pass, None where that is not one number.
         timed_case: the golden's case that the latency is of.
+        digest_proves: whether equal digests alone make two engines the same.
+        same_as: id of the route whose engine it is, where it is inert.
+        kept: path of the kept engine that was loaded; empty where it was built.
         error: why it did not pass, in the words shown to the user.
         wall_s: seconds the route took in all.
     """
@@ -80,6 +83,9 @@ class RouteRecord:
     build_seconds: float | None = None
     builds: int = 0
     engine_digest: str = ""
+    digest_proves: bool = True
+    same_as: str = ""
+    kept: str = ""
     engine_bytes: int | None = None
     graph: bool = False
     speedup: float | None = None
@@ -98,7 +104,9 @@ class RouteRecord:
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> RouteRecord:
         """The inverse of ``as_plain``."""
-        record = cls(**{f.name: plain[f.name] for f in fields(cls)})
+        # Rows of earlier versions lack what was added since.
+        known = [f.name for f in fields(cls) if f.name in plain or f.default is MISSING]
+        record = cls(**{name: plain[name] for name in known})
         # Files spell an infinite loss as a word.
         losses = {name: float(value) for name, value in record.losses.items()}
         needed = None if record.needed_epsilon is None else float(record.needed_epsilon)
@@ -128,6 +136,8 @@ class TuningSpec:
         default_key, default_route: the default route.
         pruned: knob, value and reason of values that this machine lacks.
         shapes: for each input the smallest shape, the one to be fast for, and the largest.
+        budget_s: seconds for the search, None without a limit.
+        save_engine: folder for the winner's engine; empty keeps none.
     """
 
     tuning: str
@@ -162,6 +172,17 @@ class TuningSpec:
     ambiguous_fails: bool
     final_builds: int
     shapes: Mapping[str, Sequence[Sequence[int]]] = field(default_factory=dict)
+    max_routes: int = 10_000
+    mixed_max_routes: int = 256
+    budget_s: float | None = None
+    save_engine: str = ""
+    save_all_engines: bool = False
+
+    def route_nodeid(self, route_id: str) -> str:
+        """Node id of the report of a route."""
+        if self.tuning.endswith("]"):
+            return f"{self.tuning[:-1]}-{route_id}]"
+        return f"{self.tuning}[{route_id}]"
 
     def as_plain(self) -> dict[str, Any]:
         """As built-in types."""

@@ -9,16 +9,21 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from pytest_gptune.engines.base import LatencyKind
 from pytest_gptune.errors import GptuneError
 from pytest_gptune.records.route_record import RouteRecord
 from pytest_gptune.storage import locked
+from pytest_gptune.timing.statistics import Statistic
 
 SCHEMA = 1
+
+# The kind of a line that holds a round of the finals.
+FINALS = "finals"
 
 # Statuses of routes whose engine died, which trtexec calls a crash.
 _CRASHES = frozenset({"crashed", "timeout", "out_of_memory"})
@@ -70,13 +75,50 @@ class CacheHeader:
 
     def differences(self, earlier: Mapping[str, Any]) -> list[str]:
         """What an earlier header of the same tuning has otherwise, a line each."""
-        now = _flat(json.loads(json.dumps(self.as_plain())))
-        then = _flat(earlier)
-        return [
-            f"{key}: {then.get(key)} -> {now.get(key)}"
-            for key in sorted({*now, *then})
-            if now.get(key) != then.get(key) and key != "searching_algorithm"
-        ]
+        return differing(json.loads(json.dumps(self.as_plain())), earlier)
+
+
+@dataclass(frozen=True)
+class FinalsRound:
+    """One build of every contestant of the finals, measured in turns.
+
+    Attributes:
+        signature: of the contestants: which models, routes and options they are built from.
+        latency_kind, statistic: how they were timed.
+        blocks: for each contestant the samples of each block, in seconds, ascending and thinned out to at
+            most 101 order statistics, which keep every quantile.
+        clocks_hz: mean clock of the device for each contestant, None where there is none.
+        digests: digest of the engine of each contestant.
+    """
+
+    signature: str
+    latency_kind: LatencyKind
+    statistic: Statistic
+    blocks: Mapping[str, list[list[float]]]
+    clocks_hz: Mapping[str, float | None]
+    digests: Mapping[str, str]
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> FinalsRound:
+        """From the JSON object of a line.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is not a round of finals.
+        """
+        return cls(
+            signature=str(plain["signature"]),
+            latency_kind=_one_of(plain["latency_kind"], LatencyKind),
+            statistic=_one_of(plain["statistic"], Statistic),
+            blocks={k: [[float(s) for s in block] for block in v] for k, v in plain["blocks"].items()},
+            clocks_hz=dict(plain["clocks_hz"]),
+            digests=dict(plain["digests"]),
+        )
+
+
+def _one_of(value: Any, words: Any) -> Any:
+    if value not in get_args(words):
+        raise ValueError(f"{value!r} is none of {get_args(words)}")
+    return value
 
 
 @dataclass(frozen=True)
@@ -85,6 +127,7 @@ class CacheContent:
 
     Attributes:
         headers: the last header of each tuning.
+        finals: the rounds of the finals of each tuning, in the order measured.
         rows: rows by tuning and route key, the last of each; rows of foreign files have the tuning ``""``.
         warnings: what was dropped.
     """
@@ -92,6 +135,7 @@ class CacheContent:
     headers: Mapping[str, Mapping[str, Any]]
     rows: Mapping[str, Mapping[str, Mapping[str, Any]]]
     warnings: tuple[str, ...] = ()
+    finals: Mapping[str, tuple[FinalsRound, ...]] = field(default_factory=dict)
 
     def record(self, tuning: str, key: str) -> RouteRecord | None:
         """The record of a finished route, None where the cache has none."""
@@ -120,6 +164,29 @@ def append_row(path: Path, tuning: str, number: int, record: RouteRecord) -> Non
         CacheError: the file cannot be written.
     """
     _append(path, row_of(tuning, number, record))
+
+
+def append_finals(path: Path, tuning: str, finals: FinalsRound) -> None:
+    """Append a round of the finals.
+
+    Raises:
+        CacheError: the file cannot be written.
+    """
+    thin = {key: [thinned(block) for block in blocks] for key, blocks in finals.blocks.items()}
+    _append(path, {"kind": FINALS, "tuning": tuning, **asdict(replace(finals, blocks=thin))})
+
+
+def is_header(line: Mapping[str, Any]) -> bool:
+    """Whether a line says what the rows of its tuning were measured with."""
+    return "build_route" not in line and line.get("kind") != FINALS
+
+
+def thinned(samples: Sequence[float], at_most: int = 101) -> list[float]:
+    """The samples in ascending order, evenly thinned out; quantiles stay what they are within one of them."""
+    ordered = sorted(samples)
+    if len(ordered) <= at_most:
+        return ordered
+    return [ordered[round(i * (len(ordered) - 1) / (at_most - 1))] for i in range(at_most)]
 
 
 def row_of(tuning: str, number: int, record: RouteRecord) -> dict[str, Any]:
@@ -159,12 +226,18 @@ def read_cache(path: Path) -> CacheContent:
         ) from None
     headers: dict[str, Mapping[str, Any]] = {}
     rows: dict[str, dict[str, Mapping[str, Any]]] = {}
+    finals: dict[str, list[FinalsRound]] = {}
     warnings: list[str] = []
-    for line in _lines(content, path, warnings):
+    for line in lines_of(content, path, warnings):
         tuning = line.get("tuning", "")
         if not isinstance(tuning, str):
             raise CacheError("a line of the tuning cache names no test", where=str(path), mend=_MEND)
-        if "build_route" in line:
+        if line.get("kind") == FINALS:
+            try:
+                finals.setdefault(tuning, []).append(FinalsRound.from_plain(line))
+            except (KeyError, TypeError, ValueError, AttributeError):
+                warnings.append(f"{path.name}: a round of finals is damaged and was dropped")
+        elif "build_route" in line:
             record = line.get("record")
             key = record.get("key") if isinstance(record, Mapping) else line["build_route"]
             rows.setdefault(tuning, {})[str(key)] = line
@@ -175,16 +248,23 @@ def read_cache(path: Path) -> CacheContent:
                     where=str(path),
                     mend=_MEND,
                 )
-            if tuning in headers and _conditions(headers[tuning]) != _conditions(line):
-                rows.pop(tuning, None)  # of another model, golden or stack: nothing to take up
+            if tuning in headers and conditions_of(headers[tuning]) != conditions_of(line):
+                # Of another model, golden or stack: nothing to take up.
+                rows.pop(tuning, None)
+                finals.pop(tuning, None)
             headers[tuning] = line
-    return CacheContent(headers, rows, tuple(warnings))
+    return CacheContent(headers, rows, tuple(warnings), {key: tuple(r) for key, r in finals.items()})
 
 
 _MEND = "give another file to --gptune-cache, or delete this one"
 
 
-def _lines(content: bytes, path: Path, warnings: list[str]) -> Iterator[Mapping[str, Any]]:
+def lines_of(content: bytes, path: Path, warnings: list[str]) -> Iterator[Mapping[str, Any]]:
+    """The lines of a cache; what is torn is dropped, and said in ``warnings``.
+
+    Raises:
+        CacheError: a line before the last is not a JSON object.
+    """
     lines = content.split(b"\n")
     torn = lines.pop()
     if torn:
@@ -203,14 +283,29 @@ def _lines(content: bytes, path: Path, warnings: list[str]) -> Iterator[Mapping[
         yield plain
 
 
-def _conditions(header: Mapping[str, Any]) -> dict[str, Any]:
+def conditions_of(header: Mapping[str, Any]) -> dict[str, Any]:
     """What rows were measured with; another search over the same is none of it."""
     return {key: value for key, value in header.items() if key != "searching_algorithm"}
 
 
+def line_of(plain: Mapping[str, Any]) -> bytes:
+    """A line as it stands in the file, its end included."""
+    return json.dumps(_finite(plain), allow_nan=False, separators=(",", ":")).encode() + b"\n"
+
+
+def differing(now: Mapping[str, Any], then: Mapping[str, Any]) -> list[str]:
+    """What differs between the conditions of two headers, a line each, ``then`` first."""
+    new, old = _flat(conditions_of(now)), _flat(conditions_of(then))
+    return [
+        f"{key}: {old.get(key)} -> {new.get(key)}"
+        for key in sorted({*new, *old})
+        if new.get(key) != old.get(key)
+    ]
+
+
 def _append(path: Path, plain: Mapping[str, Any]) -> None:
     """Append one line and sync it; a torn line that a killed run left is ended first."""
-    line = json.dumps(_finite(plain), allow_nan=False, separators=(",", ":")).encode() + b"\n"
+    line = line_of(plain)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with locked(path), path.open("a+b") as stream:

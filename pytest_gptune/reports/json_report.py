@@ -63,6 +63,7 @@ def _test(report: TuningReport) -> dict[str, Any]:
         "co_winners": [record.id for key in report.co_winners if (record := report.record(key))],
         "finalists": [record.id for key in report.finalists if (record := report.record(key))],
         "verdict": _verdict(report.verdict),
+        "inert_knobs": list(report.inert_knobs),
         "notes": list(report.notes),
     }
 
@@ -98,6 +99,7 @@ def _route(record: RouteRecord) -> dict[str, Any]:
         "engine_digest": record.engine_digest,
         "engine_bytes": record.engine_bytes,
         "graph": record.graph,
+        "same_as": record.same_as,
         "error": record.error,
     }
 

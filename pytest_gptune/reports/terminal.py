@@ -6,6 +6,7 @@ import io
 import math
 from collections import Counter
 from collections.abc import Mapping
+from decimal import ROUND_CEILING, Context, Decimal
 from typing import TYPE_CHECKING
 
 from pytest_gptune.records.baseline import shapes_text
@@ -143,6 +144,10 @@ def _facts(report: TuningReport) -> list[str]:
     software = environment.get("software", {}).get("backend", spec.backend)
     lines = [f"{model} on {software}, {environment.get('device_class', '')}".rstrip(", ")]
     lines.append(f"search {spec.search}: {len(report.routes)} of {spec.planned} routes: {by_status}")
+    if inert := counts["inert"]:
+        were = f"{inert} of {len(report.routes)} routes are engines that were there already"
+        knobs = ", ".join(knob.removeprefix("-") for knob in report.inert_knobs)
+        lines.append(f"inert: {were}" + (f"; knobs without effect on this model: {knobs}" if knobs else ""))
     accuracy = f"metric {spec.metric}, epsilon {_epsilon(spec.epsilon)}"
     cases = (
         f"{len(report.cases)} case{'s' if len(report.cases) != 1 else ''}" if report.cases else "no golden"
@@ -282,3 +287,12 @@ def duration(seconds: float) -> str:
 def number(value: float) -> str:
     """A ratio's end with three digits; infinity as a word."""
     return f"{value:.3f}" if math.isfinite(value) else "unbounded"
+
+
+def rounded_up(value: float, digits: int = 4) -> str:
+    """So many digits that are not less than the value: an epsilon that is printed has to pass."""
+    shown = f"{value:.{digits}g}"
+    if float(shown) < value:
+        above = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(Decimal(value))
+        shown = f"{float(above):.{digits}g}"
+    return shown

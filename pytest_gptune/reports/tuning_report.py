@@ -46,6 +46,22 @@ class TuningReport:
         """The winner's record."""
         return None if self.winner is None else self.record(self.winner)
 
+    @property
+    def inert_knobs(self) -> tuple[str, ...]:
+        """Knobs without effect on the model: routes that differ from the default in one alone are inert."""
+        default = _values(self.spec.default_route)
+        effects: dict[str, list[bool]] = {}
+        for record in self.routes:
+            values = _values(record.route)
+            differing = [name for name, value in values.items() if default.get(name) != value]
+            if len(differing) == 1:
+                effects.setdefault(differing[0], []).append(record.status == "inert")
+        return tuple(knob for knob, inert in effects.items() if all(inert))
+
     def record(self, key: str) -> RouteRecord | None:
         """The record of a route, None if it did not run."""
         return next((record for record in self.routes if record.key == key), None)
+
+
+def _values(route: str) -> dict[str, str]:
+    return {name: value for name, _, value in (pair.partition("=") for pair in route.split())}

@@ -22,6 +22,7 @@ __all__ = [
     "RouteResult",
     "RouteStatus",
     "Search",
+    "bounded",
     "create",
 ]
 

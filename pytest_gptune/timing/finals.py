@@ -12,7 +12,7 @@ unseen, a tail that is the engine's own, is judged by quantiles over all blocks.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
@@ -48,10 +48,12 @@ class Contestant:
     Attributes:
         key: what it is called in the result.
         build: builds it anew, checks it and loads its inputs; raises GptuneError where that fails.
+        measured: is given each engine that was measured, before it is closed.
     """
 
     key: str
     build: Callable[[], Engine]
+    measured: Callable[[Engine], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,19 @@ class FinalsResult:
     clocks_hz: dict[str, list[float | None]] = field(default_factory=dict)
     failures: dict[str, GptuneError] = field(default_factory=dict)
     stop_reasons: dict[str, FinalsStop] = field(default_factory=dict)
+
+    def add_round(
+        self,
+        blocks: Mapping[str, list[list[float]]],
+        clocks_hz: Mapping[str, float | None],
+        latency_kind: LatencyKind,
+        statistic: Statistic,
+    ) -> None:
+        """Add one build of each contestant that was measured earlier, in one round."""
+        self.latency_kind, self.statistic = latency_kind, statistic
+        for key, build in blocks.items():
+            self.blocks.setdefault(key, []).append(build)
+            self.clocks_hz.setdefault(key, []).append(clocks_hz.get(key))
 
     def latencies(self, key: str, statistic: str | None = None) -> list[float]:
         """A statistic of each build of a contestant, in seconds.
@@ -211,6 +226,10 @@ def _one_build(
                 result.latency_kind = engine.info.latency_kind
                 result.statistic = statistic_for(engine.info.latency_kind)
         collected = _interleave(engines, plan, rng, result)
+        for contestant in contestants:
+            if contestant.measured is not None:
+                with _failing(contestant.key, result):
+                    contestant.measured(engines[contestant.key][0])
     except _ContestantFailedError:
         return False
     finally:

@@ -15,8 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gptune.accuracy import Case, Golden, Provenance, golden_from_bytes, golden_to_bytes
+from pytest_gptune.cli import main
 from pytest_gptune.errors import GptuneError
 from pytest_gptune.records.baseline import BaselineEntry, load_baseline
+from pytest_gptune.records.priors import helpful_values
 from pytest_gptune.records.tuning_cache import read_cache
 from pytest_gptune.routes import KnobSpace, Route, RouteExpression
 
@@ -133,6 +135,47 @@ def test_caches(fuzz_file, content):
     for tuning, rows in (found.rows if found else {}).items():
         for key in rows:
             found.record(tuning, key)
+    for command in ("show", "best", "what-if", "effects"):
+        assert main([command, str(fuzz_file), *(["--json"] if command == "what-if" else [])]) in (0, 1, 2)
+
+
+_latencies = st.fixed_dictionaries({"interval": json_values | st.lists(st.floats(), max_size=2)})
+_losses = st.dictionaries(st.text(max_size=2), st.floats() | json_values, max_size=2)
+_rows = st.fixed_dictionaries(
+    {"build_route": st.sampled_from(["-a=1", "-a=2 -b=1", "-b=\x00"])},
+    optional={
+        "status": st.sampled_from(["passed", "inaccurate"]) | json_values,
+        "latency_s": st.floats() | st.integers(),
+        "gpu_time": st.floats() | json_values,
+        "accuracy_loss": _losses | json_values,
+        "engine_digest": st.just("d") | json_values,
+        "record": st.fixed_dictionaries(
+            {"latency": _latencies | json_values, "needed_epsilon": st.none() | st.floats() | json_values}
+        ),
+    },
+)
+_headers = st.fixed_dictionaries(
+    {},
+    optional={
+        "default_build_route": st.sampled_from(["-a=1", "", "-a"]) | json_values,
+        "accuracy_parameter": st.fixed_dictionaries({"epsilon": st.floats() | _losses}) | json_values,
+        "converted_from": json_values,
+        "tuner_version": json_values,
+    },
+)
+
+
+@given(_headers, st.lists(_rows, max_size=4))
+def test_caches_of_the_right_form(fuzz_file, header, rows):
+    fuzz_file.write_text("".join(json.dumps(line) + "\n" for line in [header, *rows]))
+    for command in (("show",), ("best",), ("what-if",), ("what-if", "--json"), ("effects",)):
+        assert main([command[0], str(fuzz_file), *command[1:]]) in (0, 1, 2)
+    out = fuzz_file.with_name("out")
+    out.unlink(missing_ok=True)
+    assert main(["convert", str(fuzz_file), str(out)]) in (0, 2)
+    if out.exists():
+        assert main(["show", str(out)]) == 0
+    only_our_errors(lambda: helpful_values([read_cache(fuzz_file)]))
 
 
 class FakeConfig:

@@ -38,6 +38,32 @@ def test_a_device_is_found_by_its_uuid(device: Device) -> None:
     assert 0 < device.free_bytes() <= device.memory_bytes
 
 
+def test_work_goes_to_the_device_that_is_current(device: Device) -> None:
+    devices = Device.visible()
+    if len(devices) < 2:
+        pytest.skip("there is one device")
+    import pynvml
+
+    pynvml.nvmlInit()
+    for one in devices[:2]:
+        one.make_current()
+        used = pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByUUID(one.uuid)).used
+        buffer = DeviceBuffer(4 * LARGE)
+        now = pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByUUID(one.uuid)).used
+        buffer.close()
+        assert now - used >= 4 * LARGE
+    device.make_current()
+    pynvml.nvmlShutdown()
+
+
+def test_a_hidden_device_changes_the_numbers(device: Device) -> None:
+    devices = Device.visible()
+    if len(devices) < 2:
+        pytest.skip("there is one device")
+    code = "from pytest_gptune.engines.cuda import Device; print(Device.find(%r))"
+    assert apart(code % devices[1].uuid, CUDA_VISIBLE_DEVICES="1").startswith("0: ")
+
+
 def test_nvml_knows_the_same_device(device: Device) -> None:
     clocks = Clocks(device)
     assert not clocks.unavailable

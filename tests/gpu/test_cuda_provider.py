@@ -201,6 +201,24 @@ def test_a_kept_engine_is_loaded(backend: OnnxRuntimeBackend, build: Build, net:
     loaded.close()
 
 
+def test_engines_on_two_devices(build: Build, net: Path) -> None:
+    devices = Device.visible()
+    if len(devices) < 2:
+        pytest.skip("there is one device")
+    engines = [build(net, GRAPH, device=text) for text in ("0", devices[1].uuid)]
+    assert [engine._device.index for engine in engines] == [0, 1]
+    for engine in engines:
+        engine.load(image())
+    for seed in range(3):
+        for engine in engines:
+            np.testing.assert_allclose(
+                engine.run(image(seed))["logits"], reference(net, image(seed)), atol=3e-2
+            )
+            assert engine.sample(0.02, 1000).latencies_s
+    for engine in engines:
+        engine.close()
+
+
 def test_the_environment_names_device_and_stack(backend: OnnxRuntimeBackend, device: Device) -> None:
     environment = backend.environment({**CUDA, "device": device.uuid})
     assert environment.device_class == f"cuda:{device.name}:{device.sm_count}"

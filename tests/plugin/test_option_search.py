@@ -94,11 +94,6 @@ def test_command_line_over_marker_over_ini(project: Project) -> None:
     [
         ("fsat", ["unknown search 'fsat'", "  in: *", "  do: choose fast, the nearest of replay, fast, *"]),
         ("anything", ["unknown search 'anything'", "  in: *", "  do: choose one of replay, fast, mixed, *"]),
-        (
-            "mixed",
-            ["the search 'mixed' is not part of this version*", "  in: *", "  do: choose *fast*full"],
-        ),
-        ("coordinate", ["the search 'coordinate' is not part of this version*", "  in: *", "  do: choose *"]),
     ],
 )
 @pytest.mark.parametrize("how", ["command line", "marker", "ini"])

@@ -111,9 +111,6 @@ def test_a_count_too_long_to_print_is_still_refused() -> None:
 
 def test_searches_that_cannot_be_made() -> None:
     assert SEARCHES == ("replay", "fast", "mixed", "full", "coordinate")
-    for name in ("mixed", "coordinate"):
-        with pytest.raises(RouteError, match=f"'{name}' is not part of this version yet"):
-            create(name, parse("-a=[0|1]"), max_routes=10)
     with pytest.raises(RouteError, match="'replay' takes its routes from a baseline"):
         create("replay", parse("-a=[0|1]"), max_routes=10)
     with pytest.raises(RouteError, match="unknown search 'fats'") as caught:

@@ -299,7 +299,7 @@ class TestInterrupted:
         return code, output.read_text(), time.monotonic() - start
 
     def test_during_the_search(self, patient: SteadyProject) -> None:
-        code, out, seconds = self.interrupted_after(patient, "[default] PASSED")
+        code, out, _ = self.interrupted_after(patient, "[default] PASSED")
         run = patient.finished(code, out)
         assert (run.code, run.said) == (2, ("incomparable", "partial_run"))
         assert "the run was interrupted" in run.text
@@ -307,8 +307,8 @@ class TestInterrupted:
         assert "INTERNALERROR" not in out
         assert "Traceback" not in out
         assert f"{GATE_ID} SKIPPED" in run.text
-        # Both routes that a verdict needs had run; finals would have taken eight builds more.
-        assert seconds < 2.5
+        # Both routes that a verdict needs had run: finals could have followed, and did not.
+        assert "final: " not in run.text
 
     def test_before_any_route_ended(self, patient: SteadyProject) -> None:
         code, out, _ = self.interrupted_after(patient, "test_net[default]")

@@ -80,7 +80,7 @@ class CudaSessionEngine:
         session: made with ``stream`` as its compute stream.
         info: facts about it; ``graph`` says whether the session captures graphs.
         serialise: gives the engine as it can be shipped.
-        device: it is current in this thread.
+        device: made current for all that is done here; another engine may have another.
         stream: closed with the engine.
         l2_flush: empty the L2 cache before each sample.
         memory: ONNX Runtime's name of the memory that buffers lie in.
@@ -108,8 +108,8 @@ class CudaSessionEngine:
         self._memory = memory
         self._inputs = [item.name for item in session.get_inputs()]
         self._output_names = [item.name for item in session.get_outputs()]
-        # Bound to the device, these would be copied from and to it in each run, and ONNX Runtime was seen to
-        # read such an input before its copy had ended.
+        # Bound to the device, these would be copied from and to it in each run. With ONNX Runtime 1.31.1 a
+        # model that ran on the host gave zeros that way.
         self._on_host = self._elsewhere("input") | self._elsewhere("output")
         if info.graph and self._on_host:
             raise BuildRejectedError(
@@ -160,6 +160,7 @@ class CudaSessionEngine:
         """Time inferences on the loaded inputs with device events, runs queued back to back."""
         if self._loaded is None:
             raise EngineFailedError("sample() before load(): no inputs are bound")
+        self._device.make_current()
         readings: list[ClockReading] = []
         with _failures():
             samples = sample_queued(
@@ -185,6 +186,7 @@ class CudaSessionEngine:
 
     def close(self) -> None:
         """Drop the session, then the memory and the stream it used."""
+        self._device.make_current()
         for binding in self._bindings.values():
             binding.close()
         self._bindings, self._loaded, self._session = {}, None, None
@@ -202,6 +204,7 @@ class CudaSessionEngine:
         import numpy as np
 
         check_names(self._inputs, inputs)
+        self._device.make_current()
         arrays = {name: np.asarray(inputs[name]) for name in self._inputs}
         with _failures():
             outputs = self._outputs_for(arrays)

@@ -42,7 +42,7 @@ class WorkerBackend:
     def __init__(self, name: str, *, route_timeout_s: float, python: str | None = None) -> None:
         self.name = name
         self._factory = factory_of(name)
-        self._python = python
+        self.python = python
         self._timeout_s = route_timeout_s
         self._workers: dict[str, WorkerProcess] = {}
         self._live: dict[int, int] = {}
@@ -172,7 +172,7 @@ class WorkerBackend:
             worker.close()
 
     def _start(self) -> WorkerProcess:
-        worker = WorkerProcess(sys.path if self._python is None else [], self._python)
+        worker = WorkerProcess(sys.path if self.python is None else [], self.python)
         self._live[worker.pid] = 0
         return worker
 

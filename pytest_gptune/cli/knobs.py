@@ -1,30 +1,21 @@
-"""``gptune``: what needs no test run."""
+"""``gptune knobs`` and ``gptune routes``: what could be tried."""
 
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
-import sys
-from collections.abc import Sequence
+from typing import Any
 
-from pytest_gptune import __version__
-from pytest_gptune.errors import GptuneError
 from pytest_gptune.routes import KnobSpace, RouteExpression
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point of the console script; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="gptune",
-        description="Looks at tuning without running a test. To tune: pytest --gptune-search fast",
-    )
-    parser.add_argument("--version", action="version", version=f"pytest-gptune {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+def add_commands(commands: Any) -> None:
+    """Add the commands to a parser's."""
     knobs = commands.add_parser("knobs", help="print the knob space of a backend")
     knobs.add_argument("filter", nargs="?", default="", help="only knobs whose name or help contains it")
     knobs.add_argument("--backend", default="onnxruntime", help="default onnxruntime")
     knobs.add_argument("--json", action="store_true", help="in the form of getAllBuildRoutes()")
+    knobs.set_defaults(run=_knobs)
     routes = commands.add_parser("routes", help="print the routes of an expression")
     routes.add_argument("expression", help="as '-knob=[a|b] -knob=c'; quote it")
     routes.add_argument("--search", choices=("fast", "full"), default="fast")
@@ -32,29 +23,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     routes.add_argument(
         "--most", type=_count, default=1000, help="print at most so many routes, default 1000"
     )
-    given = parser.parse_args([_no_option(a) for a in (sys.argv[1:] if arguments is None else arguments)])
-    try:
-        code = _knobs(given) if given.command == "knobs" else _routes(given)
-        sys.stdout.flush()
-    except GptuneError as error:
-        print(f"gptune: {error}", file=sys.stderr)
-        return 2
-    except BrokenPipeError:  # what reads the output, as head does, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    return code
+    routes.set_defaults(run=_routes)
 
 
 def _count(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"'{text}' is not a number of routes")
     return int(text)
-
-
-def _no_option(argument: str) -> str:
-    """Keep argparse from taking the first knob of an expression, as ``-half=[on|off]``, for an option."""
-    is_expression = argument.startswith("-") and not argument.startswith("--") and "=" in argument
-    return f" {argument}" if is_expression else argument
 
 
 def _knobs(given: argparse.Namespace) -> int:
@@ -89,7 +64,3 @@ def _space(backend_name: str) -> KnobSpace:
     backend = load_backend(backend_name)
     backend.check_available({})
     return KnobSpace.from_json(backend.knob_space(None, {}))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

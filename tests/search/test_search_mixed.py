@@ -1,0 +1,153 @@
+"""The mixed search: the combinations of what helped, best first, nothing twice."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+from landscape import PLANTED, SWITCHES, Landscape, run
+
+from pytest_gptune.routes import Route
+from pytest_gptune.search import MixedSearch, RouteResult, Search, create
+
+
+def mixed(landscape: Landscape, max_routes: int = 256) -> MixedSearch:
+    search = create("mixed", landscape.expression, max_routes=10_000, mixed_max_routes=max_routes)
+    assert isinstance(search, MixedSearch)
+    assert isinstance(search, Search)
+    return search
+
+
+def changed(route: Route) -> set[str]:
+    return {f"{name}={value}" for name, value in route.values if value not in ("off", "plain")}
+
+
+def test_it_begins_with_fast() -> None:
+    assert list(mixed(PLANTED).initial()) == list(create("fast", PLANTED.expression, max_routes=99).initial())
+
+
+def test_it_combines_what_helped() -> None:
+    landscape = Landscape(SWITCHES, {"-a=on": 0.9, "-b=on": 0.8, "-c=on": 1.1, "-d=on": 0.95})
+    found = run(mixed(landscape), landscape)
+    assert [[changed(route) for route in proposed] for proposed in found.rounds] == [
+        [
+            {"-a=on", "-b=on", "-d=on"},
+            {"-a=on", "-b=on"},
+            {"-b=on", "-d=on"},
+            {"-a=on", "-d=on"},
+        ]
+    ]
+    assert found.best == landscape.best()
+
+
+def test_it_takes_values_and_not_knobs() -> None:
+    """The reference takes a knob with one good value whole; its bad values are combined as well."""
+    knobs = {"-a": ("0", "1", "2"), "-b": ("off", "on")}
+    landscape = Landscape(knobs, {"-a=1": 0.8, "-a=2": 1.5, "-b=on": 0.9})
+    found = run(mixed(landscape), landscape)
+    assert [str(route) for proposed in found.rounds for route in proposed] == ["-a=1 -b=on"]
+
+
+def test_two_values_of_one_knob_are_both_combined() -> None:
+    knobs = {"-a": ("0", "1", "2"), "-b": ("off", "on")}
+    landscape = Landscape(knobs, {"-a=1": 0.8, "-a=2": 0.7, "-b=on": 0.9})
+    found = run(mixed(landscape), landscape)
+    assert [str(route) for proposed in found.rounds for route in proposed] == ["-a=2 -b=on", "-a=1 -b=on"]
+
+
+def test_what_is_fast_and_inaccurate_is_not_combined() -> None:
+    landscape = Landscape(SWITCHES, {"-a=on": 0.2, "-b=on": 0.9, "-c=on": 0.9}, {"-a=on": 9.0})
+    found = run(mixed(landscape), landscape)
+    assert [changed(route) for proposed in found.rounds for route in proposed] == [{"-b=on", "-c=on"}]
+
+
+def test_luck_is_not_combined() -> None:
+    """A mean below the default's within the noise is what the reference counts as a gain."""
+    landscape = Landscape(SWITCHES, {"-a=on": 0.98, "-b=on": 0.97, "-c=on": 0.5}, noise=0.03)
+    found = run(mixed(landscape), landscape)
+    assert found.rounds == []
+
+
+def test_from_an_inaccurate_default_it_starts_at_the_best_passing_route() -> None:
+    """No value passes alone but the one that mends the accuracy: it is held, the rest is combined with it."""
+    knobs = {"-tf32": ("on", "off"), **SWITCHES}
+    landscape = Landscape(
+        knobs,
+        {"-tf32=off": 1.5, "-a=on": 0.8, "-b=on": 0.9, "-c=on": 1.2},
+        {"-tf32=on": 2.0},
+    )
+    found = run(mixed(landscape), landscape)
+    assert [changed(route) - {"-tf32=on"} for route in found.rounds[0]] == [
+        {"-tf32=off", "-a=on", "-b=on"} - {"-tf32=off"},
+        {"-a=on"},
+        {"-b=on"},
+    ]
+    assert all(route.as_dict()["-tf32"] == "off" for route in found.rounds[0])
+    assert found.best == landscape.best()
+
+
+def test_where_nothing_passes_nothing_follows() -> None:
+    landscape = Landscape(SWITCHES, {"-a=on": 0.5, "-b=on": 0.5}, {"-h=off": 3.0, "-h=on": 3.0})
+    assert run(mixed(landscape), landscape).rounds == []
+
+
+def test_a_default_that_was_not_timed_leads_nowhere() -> None:
+    search = mixed(PLANTED)
+    default = RouteResult(PLANTED.expression.default, "crashed", None, None)
+    others = [PLANTED.result(route) for route in list(search.initial())[1:]]
+    assert search.propose([default, *others]) == ()
+    assert search.propose(others) == ()
+    assert search.propose([]) == ()
+
+
+def test_the_second_phase_is_bounded_and_says_so() -> None:
+    factors = {f"{knob}=on": 0.9 - 0.01 * number for number, knob in enumerate(SWITCHES)}
+    landscape = Landscape(SWITCHES, factors)
+    search = mixed(landscape, max_routes=5)
+    found = run(search, landscape)
+    assert len(found.results) == 1 + 8 + 5
+    # The best combination by prediction is the first, and here the best of all.
+    assert landscape.result(found.rounds[0][0]) == landscape.best()
+    (note,) = search.notes(found.results)
+    assert "247 combinations" in note
+    assert "best 5" in note
+    assert mixed(landscape).notes(found.results) == ()
+
+
+def test_combinations_of_two_hundred_knobs_are_made_one_at_a_time() -> None:
+    knobs = {f"-k{number}": ("off", "on") for number in range(200)}
+    landscape = Landscape(knobs, {f"{knob}=on": 0.9 for knob in knobs})
+    found = run(mixed(landscape, max_routes=20), landscape)
+    assert len(found.rounds[0]) == 20
+    assert len(changed(found.rounds[0][0])) == 200
+
+
+@given(
+    st.dictionaries(st.sampled_from([f"{k}=on" for k in SWITCHES]), st.floats(0.5, 1.5), max_size=6),
+    st.dictionaries(st.sampled_from([f"{k}=on" for k in SWITCHES]), st.floats(0.0, 3.0), max_size=3),
+    st.integers(1, 20),
+)
+def test_best_first_nothing_twice_and_resumable_anywhere(
+    factors: dict[str, float], losses: dict[str, float], most: int
+) -> None:
+    landscape = Landscape(SWITCHES, factors, losses)
+    search = mixed(landscape, most)
+    found = run(search, landscape)
+    late = [route for proposed in found.rounds for route in proposed]
+    assert len(late) <= most
+
+    def predicted(route: Route) -> float:
+        return math.prod(factors.get(choice, 1.0) for choice in changed(route))
+
+    assert all(predicted(a) <= predicted(b) + 1e-12 for a, b in itertools.pairwise(late))
+    # Cut off after any route, a search made anew goes on with the next one.
+    first = len(found.results) - len(late)
+    for done in range(first, len(found.results)):
+        again = mixed(landscape, most).propose(found.results[:done])
+        assert list(again) == late[done - first :]
+    # Without interactions the best of all is found, unless it is beyond the bound.
+    if len(late) < most and not losses:
+        best = landscape.best().latency_s or 0.0
+        assert (found.best.latency_s or 0.0) <= best * 1.02 ** len(SWITCHES)
