@@ -174,3 +174,41 @@ def test_the_builder_without_a_gpu_gives_knobs_and_plans(project: Project) -> No
         ["tensorrt_rtx *", "-builder:TF32*", "No build routes: TensorRT RTX has no tuner:*"]
     )
     planned.stdout.fnmatch_lines(["*test_model: 2 routes*", "*-builder:TF32=on", "*-builder:TF32=off"])
+
+
+@pytest.mark.long
+def test_a_route_that_changes_nothing_is_inert(trt_project: TrtProject) -> None:
+    """Equal layers are not enough: outputs equal to the bit and an equal latency complete the proof."""
+    write(trt_project, "-kgen:codegen:cuda_tile=[1|2|0]", gptune_final_builds=1)
+
+    _, report = trt_project.run("--gptune-search=fast")
+
+    assert statuses(report) == {
+        "default": "passed",
+        "kgen:codegen:cuda_tile=2": "inert",
+        "kgen:codegen:cuda_tile=0": "passed",
+    }
+    twin, default = route_of(report, "kgen:codegen:cuda_tile=2"), route_of(report, "default")
+    assert twin["engine_digest"] == default["engine_digest"]
+
+
+@pytest.mark.long
+def test_the_winners_engine_is_kept_and_gated(trt_project: TrtProject) -> None:
+    write(trt_project, "-copy_ppg=[on|off]", gptune_final_builds=2)
+    kept = trt_project.project.path / "kept"
+    trt_project.run("--gptune-search=fast", f"--gptune-save-engine={kept}", "--gptune-update-baseline")
+    (engine,) = [path for path in kept.rglob("*") if path.is_file() and path.suffix != ".json"]
+    assert b'"-copy_ppg": "off"' in engine.read_bytes()
+    builds = len(trt_project.builds())
+
+    result, report = trt_project.run(f"--gptune-engine={engine}")
+
+    assert report["tests"][0]["winner"] == "copy_ppg=off"
+    assert result.ret == 0
+    # The default is built, to be compared with; the kept one is not.
+    assert all(row["route"] == "" for row in trt_project.builds()[builds:])
+
+    engine.write_bytes(engine.read_bytes().replace(b'"off"', b'"on!"'))
+    result, _ = trt_project.run(f"--gptune-engine={engine}")
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["*the kept engine is not the one that was recorded*"])
