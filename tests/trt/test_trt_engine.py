@@ -21,6 +21,7 @@ from pytest_gptune.engines.base import (
     EngineOutOfMemoryError,
     ShapeRange,
 )
+from pytest_gptune.engines.cuda import ClockReading
 from pytest_gptune.engines.onnx_model import inspect_model
 from pytest_gptune.engines.tensorrt import TensorRtBackend
 from pytest_gptune.engines.tensorrt.engine import TensorRtEngine
@@ -321,3 +322,48 @@ def test_a_knob_that_cannot_be_read_is_left_out_and_named(
     monkeypatch.setattr(double._trt.IBuilderConfig, "all_build_routes", "[]")
     with pytest.raises(GptuneError, match=r"lists build routes in a form that cannot be read"):
         double.knob_space(None, {})
+
+
+class ScriptedClocks:
+    """Clocks of a device that is slowed down for the first readings."""
+
+    def __init__(self, slowed: int) -> None:
+        self.slowed = slowed
+        self.readings = 0
+
+    def read(self) -> ClockReading:
+        self.readings += 1
+        slow = self.readings <= self.slowed
+        return ClockReading(sm_hz=1e9 if slow else 2e9, throttle=("hw_thermal_slowdown",) if slow else ())
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("slowed", "blocks", "conditions"),
+    [(0, 1, ()), (1, 2, ()), (2, 3, ()), (9, 3, ("throttled: hw_thermal_slowdown",))],
+)
+def test_samples_of_a_slowed_device_are_dropped_within_limits(
+    build: Build, mlp: Path, slowed: int, blocks: int, conditions: tuple[str, ...]
+) -> None:
+    engine = build(mlp)
+    engine.load({"x": X})
+    loaded: Any = engine._loaded
+    loaded._clocks = clocks = ScriptedClocks(slowed)
+    block = engine.sample(0.005, 100)
+    assert clocks.readings == blocks
+    assert block.conditions == conditions
+    assert block.sm_clock_hz == (1e9 if conditions else 2e9)
+
+
+def test_a_sample_is_of_many_runs_unless_the_cache_is_emptied_before(build: Build, mlp: Path) -> None:
+    """Of 100 us each, so that ten make a millisecond; the double counts its runs."""
+    for options, runs in (({}, 10), ({"l2_flush": True}, 1)):
+        engine = build(mlp, options=options)
+        engine.load({"x": X})
+        engine.sample(0.0, 1)
+        context: Any = engine._loaded._context  # type: ignore[union-attr]
+        before = context._runs
+        assert len(engine.sample(0.0, 1).latencies_s) == 1
+        assert context._runs - before == pytest.approx(runs, abs=1)
