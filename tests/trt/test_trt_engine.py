@@ -24,6 +24,7 @@ from pytest_gptune.engines.base import (
 from pytest_gptune.engines.cuda import ClockReading
 from pytest_gptune.engines.onnx_model import inspect_model
 from pytest_gptune.engines.tensorrt import TensorRtBackend
+from pytest_gptune.engines.tensorrt.bindings import make_output_allocator
 from pytest_gptune.engines.tensorrt.engine import TensorRtEngine
 from pytest_gptune.engines.worker import WorkerBackend
 from pytest_gptune.errors import GptuneError, ModelError, SettingsError
@@ -367,3 +368,44 @@ def test_a_sample_is_of_many_runs_unless_the_cache_is_emptied_before(build: Buil
         before = context._runs
         assert len(engine.sample(0.0, 1).latencies_s) == 1
         assert context._runs - before == pytest.approx(runs, abs=1)
+
+
+def test_values_that_decide_shapes_are_captured_anew(build: Build, tmp_path: Path) -> None:
+    """Shapes and addresses of all inputs and outputs stay as they are: what changes is in between."""
+    nodes = [
+        helper.make_node("Expand", ["x", "size"], ["wide"]),
+        helper.make_node("ReduceSum", ["wide"], ["y"], keepdims=1),
+    ]
+    inputs = {"x": (TensorProto.FLOAT, [1, 4]), "size": (TensorProto.INT64, [2])}
+    path = models.write(
+        models.build(nodes, inputs, {"y": (TensorProto.FLOAT, [1, 1])}), tmp_path / "sum.onnx"
+    )
+    sizes = {"min": [1, 4], "opt": [3, 4], "max": [8, 4]}
+    engine = build(path, options={"shape_values": {"size": sizes}})
+    assert engine.info.graph
+    for rows in (3, 8, 1, 8):
+        got = engine.run({"x": np.ones((1, 4), np.float32), "size": np.array([rows, 4], np.int64)})["y"]
+        assert got.item() == 4 * rows
+
+
+def test_a_builder_knob_that_is_ignored_is_rejected(
+    double: TensorRtBackend, build: Build, mlp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(double._trt.IBuilderConfig, "clear_flag", lambda self, flag: None)
+    with pytest.raises(BuildRejectedError) as caught:
+        build(mlp, ("-builder:TF32", "off"))
+    assert "asked for '-builder:TF32=off', read back '-builder:TF32=on'" in caught.value.what
+
+
+def test_an_allocator_lets_no_exception_out(double: TensorRtBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What calls it is C++ that does not expect one."""
+    allocator = make_output_allocator(double._trt)
+    address = allocator.reallocate_output_async("y", 0, 64, 256, 0)
+    assert address == allocator.reallocate_output("y", address, 32, 256) != 0
+    import cuda.bindings.runtime as runtime
+
+    monkeypatch.setattr(
+        runtime, "cudaMalloc", lambda size: (runtime.cudaError_t.cudaErrorMemoryAllocation, 0)
+    )
+    assert allocator.reallocate_output_async("y", address, 128, 256, 0) == 0
+    assert isinstance(allocator.refusal, EngineOutOfMemoryError)

@@ -396,9 +396,13 @@ class IExecutionContext:
         if captured and level == 0:
             offset = 1.0
 
+        # A graph keeps what was bound when it was captured.
+        shapes, addresses = dict(self._shapes), dict(self._addresses)
+        values = self._model.values_on_host(shapes, addresses)
+
         def work():
             self._runs += 1
-            self._done = self._model.run(self._shapes, self._addresses, self._allocators, offset)
+            self._done = self._model.run(shapes, addresses, self._allocators, values, offset)
 
         # Samples of one engine differ by up to 0.2 %.
         _cuda._device.enqueue(stream_handle, work, self._seconds() * (1 + 0.0005 * (self._runs % 5)))

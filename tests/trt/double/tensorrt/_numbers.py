@@ -52,20 +52,24 @@ class Model:
     def output_shapes(self, shapes, addresses):
         """The shape of each output, -1 where data decides."""
         zeros = {name: np.zeros(shapes[name], self._dtypes[name]) for name in self.inputs}
-        for name in self.on_host:
-            ctypes.memmove(zeros[name].ctypes.data, addresses[name], zeros[name].nbytes)
+        zeros |= self.values_on_host(shapes, addresses)
         found = dict(zip(self.outputs, self._session.run(None, zeros), strict=True))
         if self._depends:
             return {name: tuple(-1 for _ in array.shape) for name, array in found.items()}
         return {name: array.shape for name, array in found.items()}
 
-    def run(self, shapes, addresses, allocators, offset):
+    def values_on_host(self, shapes, addresses):
+        """What the inputs that hold shapes hold now."""
+        return {name: self._read(name, shapes, addresses) for name in self.on_host}
+
+    def _read(self, name, shapes, addresses):
+        array = np.zeros(shapes[name], self._dtypes[name])
+        ctypes.memmove(array.ctypes.data, addresses[name], array.nbytes)
+        return array
+
+    def run(self, shapes, addresses, allocators, values, offset):
         """Read the inputs, compute, and write the outputs with ``offset`` added; False without memory."""
-        given = {}
-        for name in self.inputs:
-            empty = np.zeros(shapes[name], self._dtypes[name])
-            ctypes.memmove(empty.ctypes.data, addresses[name], empty.nbytes)
-            given[name] = empty
+        given = {name: self._read(name, shapes, addresses) for name in self.inputs} | values
         for name, array in zip(self.outputs, self._session.run(None, given), strict=True):
             array = np.ascontiguousarray(array + offset, self._dtypes[name])
             address = addresses.get(name)
