@@ -109,10 +109,8 @@ class Controller:
         late = LateRoutes(spec, state_of(self._config), tuning.records)
         if not late.may_follow or session.shouldfail or session.shouldstop:
             return
-        if not any(record.status == "passed" for record in tuning.records.values()) and not any(
-            record.latency for record in tuning.records.values()
-        ):
-            return  # nothing to go on from
+        if not any(record.status in ("passed", "inaccurate") for record in tuning.records.values()):
+            return  # nothing gave numbers: there is nothing to go on from
         if len(tuning.records) < spec.planned:
             tuning.notes.append(
                 f"the {spec.search} search was not continued: "

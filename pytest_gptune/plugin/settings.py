@@ -165,6 +165,12 @@ def check_command_line(config: pytest.Config) -> None:
             "--gptune-engine and --gptune-route exclude each other",
             mend="leave out --gptune-route: the engine's sidecar names its route",
         )
+    priors = config.getoption("gptune_prior") or config.getini("gptune_prior")
+    if priors and config.getoption("gptune_budget") is None and config.getini("gptune_budget") is None:
+        raise SettingsError(
+            "--gptune-prior changes the order of a search, which matters under a budget alone",
+            mend="add --gptune-budget=SECONDS, or leave it out",
+        )
     if config.getoption("gptune_routes") and config.getoption("gptune_route_file"):
         raise SettingsError(
             "--gptune-routes and --gptune-route-file exclude each other", mend="give one of them"

@@ -21,6 +21,9 @@ from pytest_gptune.engines.registry import check_registered, load_backend
 from pytest_gptune.engines.worker import WorkerBackend
 from pytest_gptune.errors import GptuneError, SettingsError
 from pytest_gptune.plugin.known_engines import KnownEngines
+from pytest_gptune.records.cache_files import read_existing
+from pytest_gptune.records.priors import helpful_values
+from pytest_gptune.records.tuning_cache import CacheError
 from pytest_gptune.routes import KnobSpace, Route, RouteExpression
 from pytest_gptune.search import SEARCHES, Search, bounded, create
 
@@ -44,6 +47,7 @@ class State:
     plans: dict[str, Plan | GptuneError | Unavailable] = field(default_factory=dict)
     best_s: dict[str, float] = field(default_factory=dict)
     engines: dict[str, KnownEngines] = field(default_factory=dict)
+    _hints: dict[tuple[Path, ...], dict[tuple[str, str], float]] = field(default_factory=dict)
     _begun_s: dict[str, float] = field(default_factory=dict)
     timed_cases: dict[str, str] = field(default_factory=dict)
     updated_goldens: set[Path] = field(default_factory=set)
@@ -87,6 +91,23 @@ class State:
                 found: Search = own
                 return bounded(found, max_routes)
         return create(name, expression, max_routes=max_routes, mixed_max_routes=mixed_max_routes)
+
+    def hints(self, priors: tuple[Path, ...]) -> dict[tuple[str, str], float]:
+        """For knob and value what it made of the latency in earlier caches, where it helped.
+
+        Raises:
+            CacheError: a file is missing, or is no tuning cache.
+        """
+        if priors not in self._hints:
+            contents = []
+            for path in priors:
+                try:
+                    contents.append(read_existing(path))
+                except GptuneError as error:
+                    raise CacheError(error.what, where=f"--gptune-prior, {path}", mend=error.mend) from None
+            found = helpful_values(contents) if contents else ()
+            self._hints[priors] = {(hint.knob, hint.value): hint.ratio for hint in found}
+        return self._hints[priors]
 
     def vetoes(self, nodeid: str, routes: Sequence[Route]) -> dict[Route, str]:
         """Routes that a hook vetoes, with the reasons."""

@@ -21,7 +21,7 @@ Epsilon = float | Mapping[str, float]
 
 Writer = Literal["pytest-gptune", "trtexec", "torch-tensorrt"]
 
-# Their losses were computed on an engine that ran, of inert routes on their twin; others have none that counts.
+# Their losses were computed on an engine that ran, of inert routes on their twin's; others have none.
 COMPARED = frozenset({"passed", "inaccurate", "inert"})
 
 # What lies outside is no latency; the ratio of any two within is a number.

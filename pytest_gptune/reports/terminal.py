@@ -140,10 +140,11 @@ def _facts(report: TuningReport) -> list[str]:
     spec, environment = report.spec, report.environment
     model = spec.model_path.replace("\\", "/").rsplit("/", 1)[-1]
     counts = Counter(record.status for record in report.routes)
+    planned = max(spec.planned, len(report.routes))  # late routes come on top
     by_status = ", ".join(f"{count} {status}" for status, count in counts.most_common())
     software = environment.get("software", {}).get("backend", spec.backend)
     lines = [f"{model} on {software}, {environment.get('device_class', '')}".rstrip(", ")]
-    lines.append(f"search {spec.search}: {len(report.routes)} of {spec.planned} routes: {by_status}")
+    lines.append(f"search {spec.search}: {len(report.routes)} of {planned} routes: {by_status}")
     if inert := counts["inert"]:
         were = f"{inert} of {len(report.routes)} routes are engines that were there already"
         knobs = ", ".join(knob.removeprefix("-") for knob in report.inert_knobs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pytest_gptune.routes import Route, RouteExpression, RouteSequence
@@ -19,11 +19,11 @@ _Choice = tuple[float, str]
 class MixedSearch:
     """Fast, then the product of the values that were significantly faster and accurate.
 
-    Combinations are tried best first, by the product of what each value did alone. All is decided from the
-    results of the first phase, so that a search that is resumed goes on where it was.
+    Combinations are tried best first, by the product of what each value did alone. All is decided from
+    results, so that a search that is resumed goes on where it was.
 
-    Where the default route is inaccurate, no value can be accurate alone unless it mends that. The best
-    passing route is started from then, and every value that was faster than the default is combined with it.
+    Where the default route is inaccurate, next to no value can be accurate alone: one knob at a time is tried
+    once more from the best passing route, and what helped there is combined with it.
 
     Attributes:
         max_routes: the most combinations that are tried.
@@ -38,14 +38,20 @@ class MixedSearch:
         return self.expression.fast()
 
     def propose(self, results: Sequence[RouteResult]) -> tuple[Route, ...]:
-        """The combinations that were not measured yet, best first."""
-        known = {result.route for result in results}
-        return tuple(route for route in self._combinations(results) if route not in known)
+        """What was not measured yet: steps from where it starts, then combinations, best first."""
+        known = {result.route: result for result in results}
+        start = self._start(known)
+        if start is None:
+            return ()
+        if missing := tuple(route for route in self._steps(start.route) if route not in known):
+            return missing
+        return tuple(route for route in self._combinations(start, known) if route not in known)
 
     def notes(self, results: Sequence[RouteResult]) -> tuple[str, ...]:
         """How many combinations there are, where not all are tried."""
-        choices = self._choices(results)
-        count = 0 if choices is None else _combined(choices)
+        known = {result.route: result for result in results}
+        start = self._start(known)
+        count = 0 if start is None else _combined(self._choices(start, known))
         if count <= self.max_routes:
             return ()
         return (
@@ -53,43 +59,42 @@ class MixedSearch:
             "tried (ini gptune_mixed_max_routes)",
         )
 
-    def _combinations(self, results: Sequence[RouteResult]) -> tuple[Route, ...]:
-        choices = self._choices(results)
-        if choices is None:
-            return ()
-        names = [term.knob.name for term in self.expression.terms]
-        routes = self.initial()
+    def _start(self, known: Mapping[Route, RouteResult]) -> RouteResult | None:
+        """The default where it passed, else the fastest of the first phase that did."""
+        default = known.get(self.expression.default)
+        if default is None or default.passed:
+            return None if default is None or default.latency_s is None else default
+        return fastest_passing(known[route] for route in self.initial() if route in known)
+
+    def _steps(self, start: Route) -> Iterator[Route]:
+        """The routes that differ from ``start`` in one knob."""
+        values = start.as_dict()
+        for term in reversed(self.expression.terms):
+            for value in term.available:
+                if value != values[term.knob.name]:
+                    yield Route(((term.knob.name, value),)).over(start)
+
+    def _combinations(self, start: RouteResult, known: Mapping[Route, RouteResult]) -> tuple[Route, ...]:
+        names = [name for name, _ in start.route.values]
+        started = [value for _, value in start.route.values]
         found: list[Route] = []
-        for values in _best_first(choices):
+        for values in _best_first(self._choices(start, known)):
             if len(found) == self.max_routes:
                 break
-            route = Route(tuple(zip(names, values, strict=True)))
-            if route not in routes:
-                found.append(route)
+            if sum(value != was for value, was in zip(values, started, strict=True)) > 1:
+                found.append(Route(tuple(zip(names, values, strict=True))))
         return tuple(found)
 
-    def _choices(self, results: Sequence[RouteResult]) -> list[list[_Choice]] | None:
-        """For each knob the value started from and the values that helped; None where nothing passed."""
-        known = {result.route: result for result in results}
-        default = known.get(self.expression.default)
-        if default is None or default.latency_s is None:
-            return None
-        singles = [known[route] for route in self.initial() if route in known and route != default.route]
-        start = default if default.passed else fastest_passing(singles)
-        if start is None:
-            return None
-        started, defaults = start.route.as_dict(), default.route.as_dict()
-        choices: list[list[_Choice]] = [[(1.0, started[name])] for name in defaults]
-        for single in singles:
-            useful = single.passed or not default.passed
-            if single.latency_s is None or not useful or not significantly_faster(single, default):
+    def _choices(self, start: RouteResult, known: Mapping[Route, RouteResult]) -> list[list[_Choice]]:
+        """For each knob of the start its value, and the values that were faster and accurate in its place."""
+        choices: dict[str, list[_Choice]] = {name: [(1.0, value)] for name, value in start.route.values}
+        for route in self._steps(start.route):
+            step = known.get(route)
+            if step is None or not step.passed or not significantly_faster(step, start):
                 continue
-            changed = [(i, n, v) for i, (n, v) in enumerate(single.route.values) if v != defaults[n]]
-            for slot, name, value in changed:
-                # The knob that made the start accurate is held.
-                if started[name] == defaults[name]:
-                    choices[slot].append((single.latency_s / default.latency_s, value))
-        return choices
+            ((name, value),) = set(route.values) - set(start.route.values)
+            choices[name].append(((step.latency_s or 0.0) / (start.latency_s or 1.0), value))
+        return list(choices.values())
 
 
 def _combined(choices: list[list[_Choice]]) -> int:
