@@ -17,6 +17,7 @@ from pytest_gptune.engines.base import (
     SampleBlock,
 )
 from pytest_gptune.engines.failures import failure_of
+from pytest_gptune.engines.registry import check_buildable
 from pytest_gptune.errors import GptuneError
 
 if TYPE_CHECKING:
@@ -34,6 +35,10 @@ class InProcessBackend:
     def check_available(self, options: Mapping[str, Any]) -> None:
         """Raise BackendMissingError unless engines can be built and run here."""
         self._backend.check_available(options)
+
+    def check_buildable(self, options: Mapping[str, Any]) -> None:
+        """Raise BackendMissingError unless engines can be built here, if not run."""
+        check_buildable(self._backend, options)
 
     def check_options(self, options: Mapping[str, Any]) -> None:
         """Raise SettingsError for an option the backend does not know or a value it cannot use."""

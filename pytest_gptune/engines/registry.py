@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import difflib
 import importlib.metadata
+from collections.abc import Mapping
+from typing import Any
 
 from pytest_gptune.engines.base import Backend, BackendMissingError
 from pytest_gptune.errors import SettingsError
 
 GROUP = "gptune.backends"
-
-# Named in the documentation before they exist, so that the message can say so.
-_PLANNED = ("tensorrt", "tensorrt_rtx")
 
 
 def backend_names() -> tuple[str, ...]:
@@ -24,7 +23,6 @@ def check_registered(name: str) -> None:
 
     Raises:
         SettingsError: no such backend.
-        BackendMissingError: it is planned, and not part of this version.
     """
     _entry(name)
 
@@ -43,7 +41,7 @@ def factory_of(name: str) -> str:
     """Where the class of a backend is, as ``package.module:Class``; nothing is imported.
 
     Raises:
-        SettingsError, BackendMissingError: as ``check_registered``.
+        SettingsError: no such backend.
     """
     return _entry(name).value
 
@@ -66,15 +64,23 @@ def make_backend(name: str, factory: str) -> Backend:
     return backend
 
 
+def check_buildable(backend: Backend, options: Mapping[str, Any]) -> None:
+    """Ask a backend whether engines can be built here, if not run.
+
+    A backend that compiles for devices other than those here has a method ``check_buildable(options)`` of its
+    own; what another can build it can run.
+
+    Raises:
+        BackendMissingError: they cannot.
+    """
+    check = getattr(backend, "check_buildable", backend.check_available)
+    check(options)
+
+
 def _entry(name: str) -> importlib.metadata.EntryPoint:
     entries = [entry for entry in importlib.metadata.entry_points(group=GROUP) if entry.name == name]
     if not entries:
         known = backend_names()
-        if name in _PLANNED:
-            raise BackendMissingError(
-                f"backend '{name}' is not part of this version of pytest-gptune",
-                mend=f"use one of: {', '.join(known)}",
-            )
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"write {near[0]}" if near else f"use one of: {', '.join(known)}"
         raise SettingsError(f"unknown backend '{name}'", mend=hint)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_gptune.engines.base import Backend, BackendMissingError, ModelInfo
+from pytest_gptune.engines.registry import check_buildable
 from pytest_gptune.errors import GptuneError, SettingsError
 from pytest_gptune.plugin.run import KeptFile
 from pytest_gptune.plugin.settings import MARKER_WHERE, Settings, merge_markers, resolve
@@ -101,7 +102,10 @@ def make_plan(definition: pytest.Function, state: State) -> Plan:
     backend = _backend(settings, options, state, where)
     test_file = Path(definition.path)
     model = state.model(_find_model(settings, test_file, state.config.rootpath, where))
-    backend.check_available(options)
+    if state.config.getoption("gptune_dry_run"):
+        check_buildable(backend, options)  # nothing will run
+    else:
+        backend.check_available(options)
     space = state.space(backend, model, options)
     expression = _expression(settings, space)
     if not expression.runnable:

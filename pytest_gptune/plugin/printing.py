@@ -23,7 +23,7 @@ def print_knobs(config: pytest.Config) -> int:
     try:
         settings = resolve(config, MarkerArguments(), "")
         backend = state.backend(settings.backend)
-        backend.check_available({})
+        backend.check_buildable({})
         space = state.space(backend, None, {})
     except GptuneError as error:
         raise pytest.UsageError(str(error)) from None

@@ -28,6 +28,8 @@ def knob_lines(backend: str, space: KnobSpace, shown: KnobSpace, wanted: str, wi
     lines = [head]
     if len(shown):
         lines += _table(shown, width) if width >= _WIDE else _stacked(shown, width)
+    for note in space.notes:
+        lines += textwrap.wrap(note, max(width, 40), break_on_hyphens=False)
     lines.append(
         f"A fast search over every knob that is not on request has {expression.fast().count} routes, "
         f"a full one {expression.full().count}."

@@ -151,10 +151,15 @@ class Knob:
 
 @dataclass(frozen=True)
 class KnobSpace:
-    """All knobs of a backend, for a model on this machine."""
+    """All knobs of a backend, for a model on this machine.
+
+    Attributes:
+        notes: what a reader of the space should know, as why a kind of knobs is not there; a sentence each.
+    """
 
     tuner_version: str
     knobs: tuple[Knob, ...]
+    notes: tuple[str, ...] = ()
     _by_name: dict[str, Knob] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -178,10 +183,10 @@ class KnobSpace:
     def from_json(cls, text: str) -> KnobSpace:
         """Read the JSON of TensorRT's ``IBuilderConfig.getAllBuildRoutes()``.
 
-        Five keys of an option are ours: ``pruned_values``, in the grammar of ``allowed_values`` where
-        ``-k=int32_t`` means every other positive integer, ``pruned_reason``, ``searched_values``, in the
-        same grammar, ``on_request`` and ``of_model``. Keys that are not known are passed over, for a
-        later compiler may write more.
+        The key ``notes``, a list of texts, is ours. So are five keys of an option: ``pruned_values``, in the
+        grammar of ``allowed_values`` where ``-k=int32_t`` means every other positive integer,
+        ``pruned_reason``, ``searched_values``, in the same grammar, ``on_request`` and ``of_model``. Keys
+        that are not known are passed over, for a later compiler may write more.
 
         Raises:
             RouteError: ``text`` is anything else.
@@ -201,7 +206,12 @@ class KnobSpace:
         fields: dict[str, object] = _typed(document, dict, "the knob space")
         version = _typed(fields.get("tuner_version"), str, "tuner_version of the knob space")
         options: list[object] = _typed(fields.get("tuner_options"), list, "tuner_options of the knob space")
-        return cls(version, tuple(_knob(option, number) for number, option in enumerate(options, start=1)))
+        notes: list[object] = _typed(fields.get("notes", []), list, "notes of the knob space")
+        return cls(
+            version,
+            tuple(_knob(option, number) for number, option in enumerate(options, start=1)),
+            tuple(_typed(note, str, "a note of the knob space") for note in notes),
+        )
 
     def to_json(self) -> str:
         """The space in the form that :meth:`from_json` reads."""
@@ -224,7 +234,10 @@ class KnobSpace:
             if knob.of_model:
                 option["of_model"] = True
             options.append(option)
-        return json.dumps({"tuner_version": self.tuner_version, "tuner_options": options}, indent=1)
+        document: dict[str, object] = {"tuner_version": self.tuner_version, "tuner_options": options}
+        if self.notes:
+            document["notes"] = list(self.notes)
+        return json.dumps(document, indent=1)
 
     def get(self, name: str) -> Knob | None:
         """The knob with this name, leading dash included; None if there is none."""
@@ -238,7 +251,7 @@ class KnobSpace:
         """The knobs whose name or help contains ``text``, in either case."""
         wanted = text.lower()
         kept = tuple(k for k in self.knobs if wanted in k.name.lower() or wanted in k.help.lower())
-        return KnobSpace(self.tuner_version, kept)
+        return KnobSpace(self.tuner_version, kept, self.notes)
 
     @property
     def defaults_digest(self) -> str:

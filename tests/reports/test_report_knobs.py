@@ -91,3 +91,11 @@ def test_two_hundred_knobs_are_counted_exactly(width: int) -> None:
     space = KnobSpace("1", tuple(Knob(f"-k{n}", ("a", "b"), "a", "") for n in range(200)))
     lines = knob_lines("x", space, space, "", width)
     assert f"has 201 routes, a full one {2**200}." in lines[-1]
+
+
+def test_notes_are_printed_within_the_width() -> None:
+    note = "No build routes: this compiler has no tuner. The knobs of its builder remain."
+    space = KnobSpace("1", (Knob("-k", ("a", "b"), "a", ""),), (note,))
+    lines = knob_lines("x", space, space, "", 50)
+    assert note in " ".join(lines)
+    assert all(len(line) <= 50 for line in lines[1:-1])

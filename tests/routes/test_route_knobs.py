@@ -173,3 +173,12 @@ def test_defaults_digest_sees_names_and_defaults_only() -> None:
     assert KnobSpace("2", (two, Knob("-a", ("0",), "0", "other"))).defaults_digest == digest
     assert KnobSpace("1", (Knob("-a", ("0", "1"), "1", "help"), two)).defaults_digest != digest
     assert KnobSpace("1", (one,)).defaults_digest != digest
+
+
+def test_notes_are_kept_and_are_texts() -> None:
+    space = KnobSpace("1", (), ("no routes here",))
+    assert KnobSpace.from_json(space.to_json()) == space
+    assert space.filter("nothing").notes == ("no routes here",)
+    assert "notes" not in KnobSpace("1", ()).to_json()
+    with pytest.raises(RouteError, match="a note of the knob space"):
+        KnobSpace.from_json('{"tuner_version": "1", "tuner_options": [], "notes": [1]}')

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gptune.engines.base import Backend, BuildRequest, Engine, ModelInfo, ShapeRange, TensorInfo
 from pytest_gptune.engines.failures import failure_of, failure_to_plain
-from pytest_gptune.engines.registry import make_backend
+from pytest_gptune.engines.registry import check_buildable, make_backend
 from pytest_gptune.engines.worker import arena, messages
 
 if TYPE_CHECKING:
@@ -68,7 +68,9 @@ class Server:
     def _check(self, header: Mapping[str, Any], _: Any) -> Answer:
         backend = self._backend(header)
         backend.check_options(header["options"])
-        if header["available"]:
+        if header["what"] == "buildable":
+            check_buildable(backend, header["options"])
+        elif header["what"] == "available":
             backend.check_available(header["options"])
         return {}, None
 

@@ -51,11 +51,15 @@ class WorkerBackend:
 
     def check_available(self, options: Mapping[str, Any]) -> None:
         """Raise BackendMissingError unless engines can be built and run."""
-        self._ask("", {"op": "check", "options": dict(options), "available": True})
+        self._ask("", {"op": "check", "options": dict(options), "what": "available"})
+
+    def check_buildable(self, options: Mapping[str, Any]) -> None:
+        """Raise BackendMissingError unless engines can be built, if not run."""
+        self._ask("", {"op": "check", "options": dict(options), "what": "buildable"})
 
     def check_options(self, options: Mapping[str, Any]) -> None:
         """Raise SettingsError for an option the backend does not know or a value it cannot use."""
-        self._ask("", {"op": "check", "options": dict(options), "available": False})
+        self._ask("", {"op": "check", "options": dict(options), "what": "options"})
 
     def environment(self, options: Mapping[str, Any]) -> Environment:
         """The machine and software as the backend sees them."""
