@@ -117,6 +117,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         prepare_item(item)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """With --gptune-build-only the fixtures build the engine; the body, which would run it, is left out."""
+    if "gptune_route" in pyfuncitem.fixturenames and pyfuncitem.config.getoption("gptune_build_only"):
+        return True
+    return None
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
@@ -124,7 +132,7 @@ def pytest_runtest_makereport(
     """Attach the route's record to the last report of its item."""
     report = yield
     if "gptune_route" in getattr(item, "fixturenames", ()):
-        from pytest_gptune.plugin.items import attach_record, note_failure
+        from pytest_gptune.plugin.item_hooks import attach_record, note_failure
 
         note_failure(item, report)
         if call.when == "teardown":

@@ -20,6 +20,8 @@ _NEVER_RAN = frozenset({"rejected", "crashed", "timeout", "out_of_memory", "test
 def verdict_before_finals(report: TuningReport) -> Verdict | None:
     """The verdict where nothing has to be measured, None where finals may follow."""
     spec = report.spec
+    if spec.build_only:
+        return _built(report)
     statuses = [record.status for record in report.routes]
     ran = [record for record in report.routes if record.status not in _LEFT_OUT]
     guarded = [key for key in spec.baseline_keys.values() if key is not None]
@@ -62,6 +64,21 @@ def verdict_before_finals(report: TuningReport) -> Verdict | None:
             "call gptune_golden.check(engine).",
         )
     return None
+
+
+def _built(report: TuningReport) -> Verdict:
+    """The verdict of a run that builds and does nothing else: the engines that matter can be built."""
+    spec = report.spec
+    ran = [record for record in report.routes if record.status not in _LEFT_OUT]
+    built = [record for record in ran if record.status not in _NEVER_RAN]
+    needed = {spec.default_key, *spec.baseline_keys.values()}
+    broken = [record for record in ran if record.key in needed and record not in built]
+    count = f"{len(built)} of {len(ran)} routes were built, and none was run"
+    if broken:
+        first = broken[0]
+        reason = "not_built" if built else "every_route_failed"
+        return Verdict("fail", reason, message=f"{first.id}: {first.status}: {first.error} {count}.")
+    return Verdict("pass", "built", message=f"{count}: nothing was compared or timed.")
 
 
 def is_complete(report: TuningReport) -> bool:

@@ -104,9 +104,8 @@ def keep_one_without_golden(items: list[pytest.Item], state: State) -> None:
             tuning = tuning_id(item, route)
             first = tuning not in usable
             if first:
-                usable[tuning] = plan.settings.update_goldens or _usable(
-                    golden_path(item, plan, route), plan, state
-                )
+                unread = plan.settings.update_goldens or plan.settings.build_only
+                usable[tuning] = unread or _usable(golden_path(item, plan, route), plan, state)
             if not first and not usable[tuning]:
                 continue
         kept.append(item)

@@ -33,6 +33,7 @@ from pytest_gptune.records.baseline import (
 from pytest_gptune.records.fingerprint import DEVICE, SOFTWARE, Fingerprint
 from pytest_gptune.records.history import old_model, required_root
 from pytest_gptune.records.route_record import RouteRecord, TuningSpec
+from pytest_gptune.reports.layers import layer_difference
 from pytest_gptune.reports.tuning_report import TuningReport
 from pytest_gptune.storage import locked, scratch_folder
 from pytest_gptune.verdict import Change, Verdict, choose_gate, choose_winner
@@ -99,7 +100,16 @@ class _Conclusion:
             contest.run()
             self._take_finals(contest)
             report = self._judge(contest, baseline, entry, entry_key, why, schema_error)
+            report = replace(report, layers=self._layers(report, contest))
             return self._with_engine_kept(report, contest)
+
+    def _layers(self, report: TuningReport, contest: Contest) -> tuple[str, ...]:
+        """What the compiler made otherwise of the winner than of the default."""
+        before = contest.chosen_build(report.spec.default_key)
+        after = contest.chosen_build(report.winner or "")
+        if before is None or after is None or not before.layers or not after.layers:
+            return ()
+        return layer_difference(before.layers, after.layers)
 
     def _with_engine_kept(self, report: TuningReport, contest: Contest) -> TuningReport:
         """The report, after the winner's engine was kept where that is asked for.

@@ -40,12 +40,14 @@ class MeasuredBuild:
     Attributes:
         facts: what its backend wants to see again before it loads the engine.
         path: the engine, put aside; None where it was not asked for or has no such form.
+        layers: what the compiler made of the model, a line for each; empty where it does not tell.
         latency_s: None until it is chosen.
     """
 
     digest: str
     facts: Mapping[str, str]
     path: Path | None
+    layers: tuple[str, ...] = ()
     latency_s: float | None = None
 
 
@@ -161,7 +163,8 @@ class Contest:
             if data is not None:
                 path = self.folder / f"{list(self.requests).index(key)}-{len(made)}.engine"
                 path.write_bytes(data)
-        made.append(MeasuredBuild(engine.info.digest, dict(engine.info.facts), path))
+        info = engine.info
+        made.append(MeasuredBuild(info.digest, dict(info.facts), path, tuple(info.layers)))
 
     def _build(self, key: str) -> Engine:
         backend = self.backend

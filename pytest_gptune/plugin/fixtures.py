@@ -50,14 +50,14 @@ class GptuneEngine:
 class GptuneGolden:
     """The golden of this test: its cases, and the check of an engine against all of them."""
 
-    def __init__(self, item_run: ItemRun, golden: Golden) -> None:
+    def __init__(self, item_run: ItemRun, golden: Golden | None) -> None:
         self._item_run = item_run
         self._golden = golden
 
     @property
     def cases(self) -> tuple[Case, ...]:
-        """Inputs and reference outputs of every case."""
-        return self._golden.cases
+        """Inputs and reference outputs of every case; none where engines are only built."""
+        return self._golden.cases if self._golden is not None else ()
 
     def check(self, engine: GptuneEngine) -> AccuracyResult:
         """Compare the engine's outputs with the golden's, for all cases.
@@ -72,7 +72,7 @@ class GptuneGolden:
         __tracebackhide__ = True
         with self._item_run.outcomes():
             self._item_run.refuse_foreign(engine)
-            return self._item_run.check(self._golden, case)
+            return self._item_run.check(self._golden or self._item_run.load_golden(), case)
 
 
 class GptuneBenchmark:
@@ -122,7 +122,7 @@ class Gptune:
 @pytest.fixture
 def gptune_route(request: pytest.FixtureRequest) -> Route:
     """The build route of this test; ``str()`` gives it as it is written."""
-    from pytest_gptune.plugin.items import begin
+    from pytest_gptune.plugin.item_hooks import begin
 
     __tracebackhide__ = True
     with setup_errors():
@@ -135,7 +135,7 @@ def gptune_engine(
     gptune_route: Route,  # noqa: ARG001 - the route comes first
 ) -> Iterator[GptuneEngine]:
     """The engine of this test's route, built for it."""
-    from pytest_gptune.plugin.items import item_run_of
+    from pytest_gptune.plugin.item_hooks import item_run_of
 
     __tracebackhide__ = True
     item_run = item_run_of(request.node)
@@ -155,12 +155,12 @@ def gptune_golden(
     gptune_route: Route,  # noqa: ARG001 - the route comes first
 ) -> GptuneGolden:
     """The golden of this test."""
-    from pytest_gptune.plugin.items import item_run_of
+    from pytest_gptune.plugin.item_hooks import item_run_of
 
     __tracebackhide__ = True
     item_run = item_run_of(request.node)
     with setup_errors():
-        return GptuneGolden(item_run, item_run.load_golden())
+        return GptuneGolden(item_run, item_run.golden_to_check())
 
 
 @pytest.fixture
@@ -174,7 +174,7 @@ def gptune(
 @pytest.fixture
 def gptune_knobs(request: pytest.FixtureRequest) -> KnobSpace:
     """The knob space of the backend, for the test's model where it has one; not parametrised."""
-    from pytest_gptune.plugin.items import knobs_for
+    from pytest_gptune.plugin.item_hooks import knobs_for
 
     __tracebackhide__ = True
     with setup_errors():
@@ -189,7 +189,7 @@ class WithBenchmark:
         self, request: pytest.FixtureRequest, gptune_route: Route, benchmark: Any
     ) -> Iterator[GptuneBenchmark]:
         """Measures an engine that passed a check."""
-        from pytest_gptune.plugin.items import item_run_of
+        from pytest_gptune.plugin.item_hooks import item_run_of
 
         fixture = GptuneBenchmark(item_run_of(request.node), benchmark)
         yield fixture
@@ -202,7 +202,7 @@ class WithoutBenchmark:
     @pytest.fixture
     def gptune_benchmark(self, request: pytest.FixtureRequest, gptune_route: Route) -> GptuneBenchmark:
         """Measures an engine that passed a check."""
-        from pytest_gptune.plugin.items import item_run_of
+        from pytest_gptune.plugin.item_hooks import item_run_of
 
         return GptuneBenchmark(item_run_of(request.node), None)
 

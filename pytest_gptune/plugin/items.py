@@ -15,25 +15,21 @@ import pytest
 from pytest_gptune.accuracy import AccuracyResult, Golden, GoldenError
 from pytest_gptune.accuracy.goldens import REMAKE
 from pytest_gptune.engines.base import (
-    BackendMissingError,
     BuildRequest,
     Engine,
     RouteFailureError,
     ShapeRange,
 )
-from pytest_gptune.errors import GptuneError, SettingsError
+from pytest_gptune.errors import GptuneError
 from pytest_gptune.plugin.benchmark import record_row
 from pytest_gptune.plugin.collection import (
-    ROUTE_FIXTURE,
     accuracy_gate,
-    backend_required,
     baseline_engines,
     baseline_path,
     gate_id,
     golden_path,
     own_baseline_keys,
     owner_of,
-    planned_route,
     tuning_id,
 )
 from pytest_gptune.plugin.golden_making import declared_shapes, golden_shapes, make_golden, replace_golden
@@ -41,19 +37,15 @@ from pytest_gptune.plugin.kept_engines import keep_route_engine
 from pytest_gptune.plugin.plan import (
     Plan,
     PlannedRoute,
-    Unavailable,
-    find_space,
     function_id,
-    planned,
     route_key,
 )
 from pytest_gptune.plugin.run import KeptFile, RouteRun, RouteStopped, find_case, route_pairs
 from pytest_gptune.plugin.settings import MARKER_WHERE
-from pytest_gptune.plugin.state import GptuneWarning, State, state_of
+from pytest_gptune.plugin.state import State
 from pytest_gptune.records.baseline import BaselineError, BaselineSchemaError
 from pytest_gptune.records.kept_engine import engine_path, read_sidecar
 from pytest_gptune.records.route_record import RouteRecord, TuningSpec
-from pytest_gptune.routes import KnobSpace
 from pytest_gptune.storage import locked
 
 if TYPE_CHECKING:
@@ -146,7 +138,8 @@ class ItemRun:
     def keep_engine(self) -> None:
         """Keep the engine of a route that passed, where that is asked for."""
         settings = self.plan.settings
-        if settings.save_all_engines and settings.save_engine and self.run.status == "passed":
+        wanted = self.run.status == "passed" or settings.build_only
+        if settings.save_all_engines and settings.save_engine and wanted:
             environment = self.state.environment(self.plan.backend, self.plan.backend_options)
             keep_route_engine(self.spec(), self.run, environment)
 
@@ -199,6 +192,10 @@ class ItemRun:
     def build(self) -> Engine:
         """Build the engine of the route."""
         return self.run.build()
+
+    def golden_to_check(self) -> Golden | None:
+        """The golden of the test; None where nothing is run, so that none has to be there."""
+        return None if self.plan.settings.build_only else self.load_golden()
 
     def load_golden(self) -> Golden:
         """The golden of the test, made first where that is asked for."""
@@ -352,6 +349,8 @@ class ItemRun:
         text = f"{status}: {message}"
         if self.guarded:
             raise pytest.fail.Exception(f"{text}\nThis is the baseline's route.", pytrace=False) from None
+        if self.plan.settings.build_only and self.needed:
+            raise pytest.fail.Exception(f"{text}\nThis is the default route.", pytrace=False) from None
         if status == "inert":
             raise pytest.skip.Exception(text) from None
         # Raised rather than called: with --runxfail pytest.xfail() returns, and the route would go on.
@@ -403,95 +402,6 @@ class ItemRun:
             budget_s=settings.budget_s,
             save_engine=str(settings.save_engine or ""),
             save_all_engines=settings.save_all_engines,
+            build_only=settings.build_only,
             shapes={name: shapes.as_plain() for name, shapes in self.run.request.shapes.items()},
         )
-
-
-_ITEM_RUN = pytest.StashKey[ItemRun]()
-
-
-def begin(request: pytest.FixtureRequest) -> ItemRun:
-    """Start the run of an item's route.
-
-    Raises:
-        GptuneError: the test could not be planned, or asked for its fixture too late.
-    """
-    __tracebackhide__ = True
-    item = request.node
-    state = state_of(item.config)
-    plan = planned(state, item)
-    if isinstance(plan, GptuneError):
-        raise plan
-    if isinstance(plan, Unavailable):
-        pytest.skip(plan.reason)
-    if plan is None or ROUTE_FIXTURE not in getattr(getattr(item, "callspec", None), "params", {}):
-        raise SettingsError(
-            "a gptune fixture was asked for with request.getfixturevalue(), too late to choose the routes",
-            where=item.nodeid,
-            mend="take the fixture as an argument of the test or of a fixture it uses",
-        )
-    item_run = ItemRun(item, plan, planned_route(item, plan), state)
-    restored = None
-    if state.cache is not None:
-        restored = state.cache.restored(item_run.spec(), item_run.planned.key)
-    item.stash[_ITEM_RUN] = item_run
-    if restored is not None:
-        item_run.take_up(restored)
-    item_run.skip_unless_wanted()
-    return item_run
-
-
-def item_run_of(item: pytest.Item) -> ItemRun:
-    """The run that ``begin`` started for the item."""
-    return item.stash[_ITEM_RUN]
-
-
-def knobs_for(item: pytest.Item) -> KnobSpace:
-    """The knob space of an item's backend, for its model where the marker names one."""
-    state = state_of(item.config)
-    plan = planned(state, item) if isinstance(item, pytest.Function) else None
-    if isinstance(plan, Plan):
-        return plan.space
-    if isinstance(plan, GptuneError):
-        raise plan
-    if isinstance(plan, Unavailable):
-        pytest.skip(plan.reason)
-    try:
-        return find_space(item, state)
-    except BackendMissingError as error:
-        if backend_required(item.config):
-            raise
-        pytest.skip(str(error))
-
-
-def note_failure(item: pytest.Item, report: pytest.TestReport) -> None:
-    """Record a failure of the test that is not the route's: the user's own assertion, or a teardown."""
-    item_run = item.stash.get(_ITEM_RUN, None)
-    if item_run is None or not report.failed:
-        return
-    if item_run.record.status not in ("passed", "unchecked"):
-        return  # the route ended, and the failure is that of the baseline's route
-    if report.when == "setup":
-        # The route did not run: whatever is wrong is said by the error itself.
-        del item.stash[_ITEM_RUN]
-    else:
-        lines = report.longreprtext.strip().splitlines()
-        item_run.run.note_test_failed(lines[-1] if lines else "the test failed")
-
-
-def attach_record(item: pytest.Item, report: pytest.TestReport) -> None:
-    """Attach what is known of the item's route to its last report, as plain data that crosses processes."""
-    item_run = item.stash.get(_ITEM_RUN, None)
-    if item_run is None:
-        return
-    record = item_run.record
-    if item_run.state.cache is not None and item_run.restored is None:
-        try:
-            item_run.state.cache.record(item_run.spec(), record)
-        except GptuneError as error:
-            item.warn(GptuneWarning(f"the tuning cache is not written any more: {error}"))
-            item_run.state.cache = None
-    report.gptune = {  # type: ignore[attr-defined]
-        "spec": item_run.spec().as_plain(),
-        "record": record.as_plain(),
-    }

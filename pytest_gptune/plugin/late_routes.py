@@ -61,7 +61,7 @@ class LateRoutes:
     @property
     def may_follow(self) -> bool:
         """Whether the search may propose routes after its first ones."""
-        return self.spec.search not in _WHOLE
+        return self.spec.search not in _WHOLE and not self.spec.build_only
 
     def proposed(self) -> Iterator[LateRoute]:
         """One route after another; each has to be run before the next is asked for.

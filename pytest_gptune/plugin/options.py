@@ -22,7 +22,6 @@ class Option:
         kind: type of its value; ``flag`` takes none.
         ini: whether ``gptune_NAME`` may stand in the configuration file.
         arguments: further arguments of ``argparse``.
-        later: the option is part of the design, and its feature not yet part of this version.
     """
 
     name: str
@@ -31,7 +30,6 @@ class Option:
     ini: bool = True
     choices: tuple[str, ...] = ()
     metavar: str = ""
-    later: bool = False
 
     @property
     def flag(self) -> str:
@@ -108,7 +106,7 @@ OPTIONS: tuple[Option, ...] = (
         choices=("process", "none"),
         metavar="HOW",
     ),
-    Option("build-only", "build every route, run nothing", kind="flag", later=True),
+    Option("build-only", "build every route and run nothing: for machines without the device", kind="flag"),
     Option("report", "write a report: PATH.json; may be given again", kind="texts", metavar="PATH"),
     Option("dry-run", "print the routes and exit", kind="flag", ini=False),
 )
@@ -134,8 +132,7 @@ def add_options(parser: pytest.Parser) -> None:
     """Declare all options and ini keys."""
     group = parser.getgroup("gptune", "accuracy-gated tuning of inference engines (pytest-gptune)")
     for option in OPTIONS:
-        text = option.help + (" (not in this version)" if option.later else "")
-        arguments: dict[str, Any] = {"dest": option.dest, "default": None, "help": text}
+        arguments: dict[str, Any] = {"dest": option.dest, "default": None, "help": option.help}
         if option.kind == "flag":
             arguments["action"] = "store_true"
         else:
@@ -148,7 +145,7 @@ def add_options(parser: pytest.Parser) -> None:
         group.addoption(option.flag, **arguments)
         if option.ini:
             kind: IniType = "bool" if option.kind == "flag" else _INI_TYPES[option.kind]
-            parser.addini(option.dest, f"{option.flag}: {text}", type=kind, default=None)
+            parser.addini(option.dest, f"{option.flag}: {option.help}", type=kind, default=None)
     group.addoption(
         "--gptune-knobs",
         dest="gptune_knobs",

@@ -102,7 +102,7 @@ def make_plan(definition: pytest.Function, state: State) -> Plan:
     backend = _backend(settings, options, state, where)
     test_file = Path(definition.path)
     model = state.model(_find_model(settings, test_file, state.config.rootpath, where))
-    if state.config.getoption("gptune_dry_run"):
+    if state.config.getoption("gptune_dry_run") or settings.build_only:
         check_buildable(backend, options)  # nothing will run
     else:
         backend.check_available(options)

@@ -151,6 +151,7 @@ class RouteRun:
             engine_bytes=info.engine_bytes,
             graph=info.graph,
             digest_proves=info.digest_proves,
+            warnings=tuple(info.warnings),
         )
         twin = self._engines.twin(info.digest, self._record.key) if self._may_be_inert else None
         if twin is not None and info.digest_proves:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_gptune.errors import SettingsError
-from pytest_gptune.plugin.options import GATE_CHOICES, INI_KEYS, OPTIONS
+from pytest_gptune.plugin.options import GATE_CHOICES, INI_KEYS
 
 MARKER_WHERE = "@pytest.mark.gptune(...)"
 
@@ -82,6 +82,7 @@ class Settings:
     priors: tuple[Path, ...]
     save_engine: Path | None
     save_all_engines: bool
+    build_only: bool
     engine: Path | None
     places: Mapping[str, str]
 
@@ -117,23 +118,13 @@ def check_command_line(config: pytest.Config) -> None:
     """Refuse what cannot be meant, before anything is collected.
 
     Raises:
-        SettingsError: an option of a later version, or options that exclude each other.
+        SettingsError: options that exclude each other, or a value of an ini key that cannot be used.
     """
     for key in INI_KEYS:
         try:
             config.getini(key)
         except (TypeError, ValueError, pytest.UsageError) as error:
             raise SettingsError(f"ini {key} cannot be used: {error}", mend="correct its value") from None
-    for option in OPTIONS:
-        given = {option.flag: config.getoption(option.dest)}
-        if option.ini:
-            given[f"ini {option.dest}"] = config.getini(option.dest)
-        for name, value in given.items():
-            if option.later and value not in (None, "", False):
-                raise SettingsError(
-                    f"{name} is not part of this version of pytest-gptune",
-                    mend="leave it out; the changelog says what each version has",
-                )
     if config.getoption("gptune_dry_run") and config.getoption("gptune_search") in ("mixed", "coordinate"):
         raise SettingsError(
             f"--gptune-dry-run cannot print the routes of {config.getoption('gptune_search')}",
@@ -165,6 +156,14 @@ def check_command_line(config: pytest.Config) -> None:
             "--gptune-engine and --gptune-route exclude each other",
             mend="leave out --gptune-route: the engine's sidecar names its route",
         )
+    if config.getoption("gptune_build_only"):
+        for name in ("update_goldens", "update_baseline", "engine"):
+            if config.getoption(f"gptune_{name}"):
+                flag = f"--gptune-{name.replace('_', '-')}"
+                raise SettingsError(
+                    f"--gptune-build-only and {flag} exclude each other",
+                    mend="leave one of them out: nothing is run where engines are only built",
+                )
     priors = config.getoption("gptune_prior") or config.getini("gptune_prior")
     if priors and config.getoption("gptune_budget") is None and config.getini("gptune_budget") is None:
         raise SettingsError(
@@ -246,6 +245,7 @@ def resolve(config: pytest.Config, arguments: MarkerArguments, where: str) -> Se
         priors=source.paths("prior"),
         save_engine=source.path("save_engine"),
         save_all_engines=source.flag("save_all_engines"),
+        build_only=source.flag("build_only"),
         engine=source.path("engine"),
         places={name: source.place(name) for name in ("search", "backend", "metric")},
     )

@@ -67,6 +67,7 @@ class RouteRecord:
         digest_proves: whether equal digests alone make two engines the same.
         same_as: id of the route whose engine it is, where it is inert.
         kept: path of the kept engine that was loaded; empty where it was built.
+        warnings: what its backend said of the engine, as that no graph could be captured.
         error: why it did not pass, in the words shown to the user.
         wall_s: seconds the route took in all.
     """
@@ -86,6 +87,7 @@ class RouteRecord:
     digest_proves: bool = True
     same_as: str = ""
     kept: str = ""
+    warnings: tuple[str, ...] = ()
     engine_bytes: int | None = None
     graph: bool = False
     speedup: float | None = None
@@ -110,7 +112,8 @@ class RouteRecord:
         # Files spell an infinite loss as a word.
         losses = {name: float(value) for name, value in record.losses.items()}
         needed = None if record.needed_epsilon is None else float(record.needed_epsilon)
-        record = replace(record, losses=losses, needed_epsilon=needed)
+        warnings = tuple(record.warnings)
+        record = replace(record, losses=losses, needed_epsilon=needed, warnings=warnings)
         if isinstance(record.latency, Mapping):
             latency = Latency(**record.latency)
             interval = None if latency.interval is None else (latency.interval[0], latency.interval[1])
@@ -177,6 +180,7 @@ class TuningSpec:
     budget_s: float | None = None
     save_engine: str = ""
     save_all_engines: bool = False
+    build_only: bool = False
 
     def route_nodeid(self, route_id: str) -> str:
         """Node id of the report of a route."""

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 _ROWS = 10
 
+# Layers that differ, shown; the JSON report has all.
+_LAYERS = 4
+
 # Below this width the interval has no column: routes need the room.
 _WIDE = 100
 
@@ -132,7 +135,11 @@ def _finalist_lines(report: TuningReport) -> list[str]:
             low, high = latency.interval
             facts += f", {duration(low)} to {duration(high)}"
         lines.append(f"final:   {record.id}: {facts}")
-        lines += [f"note:    {record.id}: {warning}" for warning in latency.warnings]
+        lines += [f"note:    {record.id}: {text}" for text in (*latency.warnings, *record.warnings)]
+    if report.layers:
+        shown = "; ".join(report.layers[:_LAYERS])
+        more = f"; and {len(report.layers) - _LAYERS} more" if len(report.layers) > _LAYERS else ""
+        lines.append(f"layers:  of the default (-) and the winner (+): {shown}{more}")
     return lines
 
 

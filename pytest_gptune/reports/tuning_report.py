@@ -23,6 +23,8 @@ class TuningReport:
         shapes: shape of each input of the timed case.
         cases: names of the golden's cases.
         notes: sentences for the reader, as what became of the paired gate.
+        layers: what the compiler made otherwise of the winner than of the default: lines with ``-`` and
+            ``+``; empty where it does not tell, or made the same.
     """
 
     spec: TuningSpec
@@ -35,6 +37,7 @@ class TuningReport:
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     cases: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    layers: tuple[str, ...] = ()
 
     @property
     def default(self) -> RouteRecord | None:

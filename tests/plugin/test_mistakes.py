@@ -20,8 +20,6 @@ import onnxruntime
 import pytest
 from projects import CHECK, MEASURE, MODEL, ROUTES, Project
 
-from pytest_gptune.plugin.options import OPTIONS
-
 DOC = Path(__file__).parents[2] / "docs" / "mistakes.md"
 UPDATE = "GPTUNE_UPDATE_DOCS"
 HEAD = f"""\
@@ -138,7 +136,6 @@ def dynamic_model(project: Project) -> None:
     models.dynamic(project.path / MODEL)
 
 
-LATER = [option.flag for option in OPTIONS if option.later and option.kind == "flag"]
 MISTAKES = [
     Mistake("an option value that is none", ("--gptune-search=fsat",)),
     Mistake("a search that is none", replace=("epsilon", "search='best', epsilon")),
@@ -197,7 +194,12 @@ MISTAKES = [
         ),
     ),
     Mistake("options that exclude each other", ("--gptune-routes=x", "--gptune-route-file=y"), exit_code=4),
-    *(Mistake("an option of a later version", (flag,), exit_code=4) for flag in LATER[:1]),
+    Mistake("a hint without a budget", ("--gptune-prior=old.jsonl",), exit_code=4),
+    Mistake("engines to keep, and no folder", ("--gptune-save-all-engines",), exit_code=4),
+    Mistake("a kept engine that is not there", ("--gptune-engine=old.engine",), exit_code=4),
+    Mistake(
+        "engines that are built, and goldens", ("--gptune-build-only", "--gptune-update-goldens"), exit_code=4
+    ),
     Mistake("a report of a kind that is not written", ("--gptune-report=x.csv",), exit_code=4),
     Mistake("a dry run that cannot know", ("--gptune-dry-run", "--gptune-search=mixed"), exit_code=4),
     Mistake(

@@ -1,4 +1,4 @@
-"""Keys that only the ini file has, and the options of a later version."""
+"""Keys that only the ini file has."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import re
 import pytest
 from projects import CHECK, MEASURE, MODEL, Project
 
-from pytest_gptune.plugin.options import INI_KEYS, INI_ONLY, OPTIONS, Option
+from pytest_gptune.plugin.options import INI_KEYS, INI_ONLY, OPTIONS
 
-LATER = [option for option in OPTIONS if option.later]
 UNNAMED = f'@pytest.mark.gptune(model="{MODEL}")\ndef test_model(gptune_engine):\n    pass\n'
 
 
@@ -152,32 +151,6 @@ def test_making_the_baseline_is_no_failure_where_one_is_required(project: Projec
     assert project.baseline_path().exists()
 
 
-@pytest.mark.parametrize("option", LATER, ids=lambda option: option.name)
-def test_an_option_of_a_later_version_is_refused_in_one_clear_line(project: Project, option: Option) -> None:
-    project.tests("def test_other():\n    pass\n")
-    value = {"flag": "", "int": "=3", "float": "=3.5"}.get(option.kind, f"={(option.choices or ('x',))[0]}")
-
-    result = project.run(f"{option.flag}{value}")
-
-    assert result.ret == 4
-    assert [line for line in result.errlines if line] == [
-        f"ERROR: {option.flag} is not part of this version of pytest-gptune",
-        "  do: leave it out; the changelog says what each version has",
-    ]
-    assert "test session starts" not in result.stdout.str()
-
-
-@pytest.mark.parametrize("option", [option for option in LATER if option.ini], ids=lambda option: option.name)
-def test_an_ini_key_of_a_later_version_is_refused_too(project: Project, option: Option) -> None:
-    project.tests("def test_other():\n    pass\n")
-    project.ini(**{option.dest: {"flag": "true", "int": 3, "float": 3.5}.get(option.kind, "x")})
-
-    result = project.run()
-
-    assert result.ret == 4
-    result.stderr.fnmatch_lines([f"ERROR: ini {option.dest} is not part of this version of pytest-gptune"])
-
-
 def test_help_lists_every_option_and_key(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
 
@@ -186,7 +159,6 @@ def test_help_lists_every_option_and_key(project: Project, monkeypatch: pytest.M
     words = set(re.split(r"[\s=,]+", text))
     assert {option.flag for option in OPTIONS} <= words
     assert {*INI_KEYS, *(key for key, _, _ in INI_ONLY)} <= words
-    assert text.count("(not in this version)") == len(LATER) + sum(option.ini for option in LATER)
 
 
 def test_the_marker_is_registered(project: Project) -> None:

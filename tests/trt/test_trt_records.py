@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from pytest_gptune.engines.base import BuildRequest, EngineFailedError
 from pytest_gptune.engines.tensorrt.digests import (
     inspector_digest,
-    layer_difference,
     layer_lines,
     normalised,
     plan_digest,
 )
 from pytest_gptune.engines.tensorrt.kept import check_kept, facts_of
 from pytest_gptune.engines.tensorrt.timing_cache import TimingCacheFile
+from pytest_gptune.reports.layers import layer_difference
 
 LIBRARY, GPU = "tensorrt 11.1.0.106", "NVIDIA H200 9.0"
 
@@ -108,8 +108,8 @@ def test_layers_and_what_changed_among_them() -> None:
     before = layer_lines(inspector())
     assert before == ("gemm | gemm | sm90_gemm_0x1234567890abcdef | Float",)
     after = layer_lines(inspector(tactic="sm90_other"))
-    assert layer_difference(before, before) == []
-    assert layer_difference(before, after) == [f"-{before[0]}", f"+{after[0]}"]
+    assert layer_difference(before, before) == ()
+    assert layer_difference(before, after) == (f"-{before[0]}", f"+{after[0]}")
     assert layer_lines(json.dumps({"Layers": ["gemm"]})) == ("gemm",)
     assert layer_lines("not JSON") == layer_lines("[]") == layer_lines("{}") == ()
 

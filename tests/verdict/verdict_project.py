@@ -18,7 +18,7 @@ import numpy as np
 import onnxruntime  # noqa: F401
 import pytest
 
-from pytest_gptune.plugin import controller, golden_making, items, printing  # noqa: F401
+from pytest_gptune.plugin import controller, golden_making, item_hooks, printing  # noqa: F401
 
 LAYERS, WIDTH, BATCH = 9, 192, 64
 """Of the model whose latency matters: about 0.4 ms on one core; one more layer is 11 % more work."""

@@ -10,8 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
-from difflib import unified_diff
 from typing import Any
 
 # An address of this process, as it is printed for what has no name.
@@ -45,12 +43,6 @@ def layer_lines(text: str) -> tuple[str, ...]:
     except (ValueError, KeyError, TypeError):
         return ()
     return tuple(_layer_line(layer) for layer in layers)
-
-
-def layer_difference(before: Sequence[str], after: Sequence[str]) -> list[str]:
-    """What differs between the layers of two engines, as lines that begin with ``-`` or ``+``."""
-    lines = unified_diff(list(before), list(after), n=0, lineterm="")
-    return [line for line in lines if not line.startswith(("---", "+++", "@@"))]
 
 
 def _layer_line(layer: Any) -> str:
