@@ -88,10 +88,12 @@ class Methods:
     def true_ratio(self, percent: int, threads: int, pairs: int) -> dict[str, float]:
         """Many pairs of builds, interleaved; the quietest of six blocks of each."""
         best: tuple[list[float], list[float]] = ([], [])
-        for _ in range(pairs):
-            blocks = self._interleaved([self._request(p, threads) for p in (percent, 0)], 6)
-            for side, found in zip(best, blocks, strict=True):
-                side.append(found)
+        for number in range(pairs):
+            # In turns: what is built first lies elsewhere in memory.
+            order = (0, 1) if number % 2 else (1, 0)
+            blocks = self._interleaved([self._request((percent, 0)[side], threads) for side in order], 6)
+            for side, found in zip(order, blocks, strict=True):
+                best[side].append(found)
         ratio = paired_ratio(*best)
         return {"ratio": round(ratio.value, 4), "low": round(ratio.low, 4), "high": round(ratio.high, 4)}
 

@@ -158,7 +158,7 @@ def main() -> None:
             if truth is None:
                 truth = {
                     f"{percent} %": {
-                        f"{threads} threads": methods.true_ratio(percent, threads, 6 if given.quick else 24)
+                        f"{threads} threads": methods.true_ratio(percent, threads, 6 if given.quick else 16)
                         for threads in (1, 2)
                     }
                     for percent in SLOWDOWNS

@@ -13,8 +13,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import multiprocessing
 import random
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -29,14 +30,16 @@ from pytest_gptune.engines.worker import WorkerBackend
 MODEL = Path(__file__).resolve().parents[1] / "example_project" / "models" / "mlp.onnx"
 
 
-def _take_a_core_at_random(seed: int) -> None:
-    """Alternate between computing and sleeping, 50 to 500 ms each."""
-    rng = random.Random(seed)
-    while True:
-        end = time.perf_counter() + rng.uniform(0.05, 0.5)
-        while time.perf_counter() < end:
-            pass
-        time.sleep(rng.uniform(0.05, 0.5))
+# Alternates between computing and sleeping, 50 to 500 ms each.
+_TAKE_A_CORE_AT_RANDOM = """
+import random, sys, time
+rng = random.Random(int(sys.argv[1]))
+while True:
+    end = time.perf_counter() + rng.uniform(0.05, 0.5)
+    while time.perf_counter() < end:
+        pass
+    time.sleep(rng.uniform(0.05, 0.5))
+"""
 
 
 @contextlib.contextmanager
@@ -45,16 +48,13 @@ def load(wanted: bool, seed: int = 0) -> Iterator[None]:
     if not wanted:
         yield
         return
-    process = multiprocessing.get_context("spawn").Process(
-        target=_take_a_core_at_random, args=(seed,), daemon=True
-    )
-    process.start()
-    time.sleep(0.5)
+    process = subprocess.Popen([sys.executable, "-S", "-c", _TAKE_A_CORE_AT_RANDOM, str(seed)])
+    time.sleep(0.1)
     try:
         yield
     finally:
         process.kill()
-        process.join()
+        process.wait()
 
 
 def summary(samples: Sequence[float]) -> list[float]:

@@ -24,17 +24,54 @@ CUDA = "CUDAExecutionProvider"
 
 DENORMAL = f"{PREFIX}session.set_denormal_as_zero"
 
-# Passes seen to change the optimised graph of fp32 models. ONNX Runtime ignores names it does not know.
+# Optimisation passes by the names that ONNX Runtime 1.32 gives them; it ignores names it does not know, so only
+# those that occur in its library are offered. Left out are passes that results depend on, as those that mend
+# casts or the signs of quantised weights. A pass without anything to do in a model gives the same engine.
 _PASSES = (
-    "NchwcTransformer",
+    "AttentionFusion",
+    "BiasGeluFusion",
+    "BiasSoftmaxFusion",
+    "CastElimination",
+    "CommonSubexpressionElimination",
+    "ConstantFolding",
+    "ConstantSharing",
+    "ConvAddActivationFusion",
+    "ConvAddFusion",
     "ConvBNFusion",
+    "ConvMulFusion",
+    "DivMulFusion",
+    "DynamicQuantizeMatMulFusion",
+    "EliminateDropout",
+    "EliminateIdentity",
+    "EliminateSlice",
+    "EmbedLayerNormFusion",
+    "ExpandElimination",
+    "FastGeluFusion",
+    "FuseReluClip",
+    "GatherSliceToSplitFusion",
+    "GatherToSliceFusion",
     "GeluFusionL2",
+    "GemmActivationFusion",
+    "GemmSumFusion",
+    "GemmTransposeFusion",
     "LayerNormFusionL1",
-    "SkipLayerNormFusion",
+    "MatMulActivationFusion",
     "MatMulAddFusion",
+    "MatMulNBitsFusion",
     "MatMulScaleFusion",
+    "MatMul_BatchNormalization_Fusion",
     "MatmulTransposeFusion",
+    "NchwcTransformer",
+    "NhwcTransformer",
+    "NoopElimination",
+    "NotWhereFusion",
+    "PreShapeNodeElimination",
     "QuickGeluFusion",
+    "ReshapeFusion",
+    "SimplifiedLayerNormFusion",
+    "SkipLayerNormFusion",
+    "TransposeOptimizer",
+    "UnsqueezeElimination",
 )
 
 _KEY = re.compile(rb"(?:session|optimization|mlas)\.[a-z0-9_.]{4,80}(?=\0)")
