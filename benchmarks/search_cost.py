@@ -4,10 +4,10 @@
     python benchmarks/search_cost.py --record search-cost.jsonl    20 of ours, 5 of the loop; can be stopped
 
 One real model (SqueezeNet's graph, as the package onnx ships it for tests) and every knob that ONNX Runtime
-has for it, one at a time: 60 routes or more. Ours is ``pytest --gptune-search fast`` in a process of its own, all
-of it: collection, builds, accuracy, timing, finals, verdict. The reference loop is re-enacted after trtexec's:
-a process per route that builds, compares the outputs with the golden, warms up for 200 ms and runs for 3 s;
-its mean over all samples ranks, the smallest wins.
+has for it, one at a time: 60 routes or more. Ours is ``pytest --gptune-search fast`` in a process of its own,
+all of it: collection, builds, accuracy, timing, finals, verdict. The reference loop is re-enacted after
+trtexec's: a process per route that builds, compares the outputs with the golden, warms up for 200 ms and runs
+for 3 s; its mean over all samples ranks, the smallest wins.
 
 Regret is how much slower the route that was chosen truly is than the fastest route: the ratio of the two by a
 long measurement at the end, in which all engines that differ take turns, many builds of each. Prints JSON.
@@ -54,7 +54,7 @@ def test_model(gptune):
     gptune.check()
 """
 
-# One route of the reference loop, in a process of its own: mean of all samples in seconds, or why there is none.
+# One route of the reference loop, in a process of its own: mean of all samples in seconds, if it is accurate.
 ONE_ROUTE = """
 import json, sys, time
 import numpy as np

@@ -83,7 +83,7 @@ def _built(report: TuningReport) -> Verdict:
 
 def is_complete(report: TuningReport) -> bool:
     """Whether every route of the search ran; a single route that was asked for is never all."""
-    if any(record.status == "skipped" for record in report.routes):
+    if report.unfinished or any(record.status == "skipped" for record in report.routes):
         return False
     return report.spec.search not in ("route", "engine") and len(report.routes) >= report.spec.planned
 

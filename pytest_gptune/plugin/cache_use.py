@@ -111,5 +111,12 @@ class CacheUse:
             default_build_route=spec.default_route,
             tuner_version=environment.tuner_version,
             fingerprint=Fingerprint.of(environment).as_plain()["invalidating"],
-            protocol={"atol": spec.atol, "rtol": spec.rtol},
+            protocol={
+                "atol": spec.atol,
+                "rtol": spec.rtol,
+                "shapes": dict(spec.shapes),
+                "options": dict(spec.options),
+                "test": spec.test_sha256,
+            },
+            resumed=self.resuming,
         )

@@ -180,8 +180,20 @@ def own_baseline_keys(item: pytest.Function, plan: Plan, route: PlannedRoute) ->
     return keys
 
 
-def baseline_engines(item: pytest.Function, plan: Plan, route: PlannedRoute) -> dict[str, str]:
-    """The digest of the engine that the item's own baseline records for each route, by the route's key.
+def test_digest(item: pytest.Function) -> str:
+    """A digest of the test's own code: a route that passed another test is not one that passed this."""
+    import hashlib
+    import inspect
+
+    try:
+        source = inspect.getsource(item.function)
+    except (OSError, TypeError):
+        source = repr(item.function.__code__.co_code)
+    return hashlib.sha256(source.encode()).hexdigest()
+
+
+def baseline_engines(item: pytest.Function, plan: Plan, route: PlannedRoute) -> set[str]:
+    """The digests of the engines that the item's own baseline records for the route, one for each shapes.
 
     Raises:
         BaselineError: the baseline cannot be read.
@@ -189,7 +201,7 @@ def baseline_engines(item: pytest.Function, plan: Plan, route: PlannedRoute) -> 
     baseline = load_baseline(baseline_path(item, plan, route))
     environment = state_of(item.config).environment(plan.backend, plan.backend_options)
     entries = baseline.concerning(plan.settings.backend, environment.device_class) if baseline else ()
-    return {entry.route: entry.engine_sha256 for entry in entries}
+    return {entry.engine_sha256 for entry in entries if entry.route == route.key}
 
 
 def _readable_keys(item: pytest.Function, plan: Plan, route: PlannedRoute) -> set[str | None]:

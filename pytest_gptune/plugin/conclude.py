@@ -15,7 +15,12 @@ from pytest_gptune.errors import GptuneError, StorageError
 from pytest_gptune.plugin.baseline_entry import new_entry, relative_to
 from pytest_gptune.plugin.before_finals import is_complete, ran_of_planned, verdict_before_finals
 from pytest_gptune.plugin.contest import Contest, make_contest
-from pytest_gptune.plugin.figures import environment_facts, finals_latency, with_speedups
+from pytest_gptune.plugin.figures import (
+    engine_notes,
+    environment_facts,
+    finals_latency,
+    with_speedups,
+)
 from pytest_gptune.plugin.finals_journal import FinalsJournal
 from pytest_gptune.plugin.gating import Gating, compared_with, reference_of, unchanged_verdict
 from pytest_gptune.plugin.kept_engines import keep_winner
@@ -39,8 +44,16 @@ from pytest_gptune.storage import locked, scratch_folder
 from pytest_gptune.verdict import Change, Verdict, choose_gate, choose_winner
 
 
-def conclude(spec: TuningSpec, records: Sequence[RouteRecord], state: State) -> TuningReport:
-    """The report of a tuning whose routes have run.
+def conclude(
+    spec: TuningSpec, records: Sequence[RouteRecord], state: State, unfinished: str = ""
+) -> TuningReport:
+    """The report of a tuning whose routes have run, with the verdict that counts.
+
+    Args:
+        spec: the tuning.
+        records: of its routes.
+        state: of this process.
+        unfinished: why the search is not at its end; empty when it is.
 
     Raises:
         GptuneError: golden, baseline or backend cannot be used any more.
@@ -54,6 +67,8 @@ def conclude(spec: TuningSpec, records: Sequence[RouteRecord], state: State) -> 
         routes=with_speedups(records, spec),
         verdict=Verdict("incomparable", "partial_run"),
         environment=environment_facts(environment),
+        unfinished=unfinished,
+        notes=engine_notes(records),
     )
     path = Path(spec.golden_path)
     golden = load_golden(path) if path.exists() else None
@@ -63,8 +78,10 @@ def conclude(spec: TuningSpec, records: Sequence[RouteRecord], state: State) -> 
         report = replace(report, shapes=shapes, cases=tuple(c.name for c in golden.cases))
     verdict = verdict_before_finals(report)
     if verdict is not None or golden is None:
-        return replace(report, verdict=verdict or report.verdict)
-    return _Conclusion(report, state, backend, environment, golden, case).report()
+        return state.own_verdict(replace(report, verdict=verdict or report.verdict))
+    conclusion = _Conclusion(report, state, backend, environment, golden, case, report.notes)
+    judged = conclusion.report()
+    return judged if conclusion.asked else state.own_verdict(judged)
 
 
 @dataclass
@@ -78,6 +95,7 @@ class _Conclusion:
     _golden: Golden
     _case: Case
     _notes: tuple[str, ...] = ()
+    asked: bool = False
 
     def report(self) -> TuningReport:
         """Run what has to be measured, and judge it."""
@@ -101,6 +119,10 @@ class _Conclusion:
             self._take_finals(contest)
             report = self._judge(contest, baseline, entry, entry_key, why, schema_error)
             report = replace(report, layers=self._layers(report, contest))
+            if contest.journal is not None and contest.journal.restored:
+                made = contest.journal.restored
+                note = f"finals:  {made} rounds of builds are of an earlier run, from the tuning cache"
+                report = replace(report, notes=(*report.notes, note))
             return self._with_engine_kept(report, contest)
 
     def _layers(self, report: TuningReport, contest: Contest) -> tuple[str, ...]:
@@ -116,8 +138,13 @@ class _Conclusion:
 
         A failed verdict keeps nothing: what is in the folder is to be shipped.
         """
+        if report.winning is None or not report.spec.save_engine:
+            return report
+        if not self.asked:
+            self.asked = True
+            report = self._state.own_verdict(report)
         winner = report.winning
-        if winner is None or report.verdict.outcome == "fail" or not report.spec.save_engine:
+        if winner is None or report.verdict.outcome == "fail":
             return report
         try:
             notes = keep_winner(report.spec, winner, contest, self._environment)
@@ -300,6 +327,10 @@ class _Conclusion:
             contest.result, passing, baseline_route=entry_key, default_route=spec.default_key
         )
         if spec.update_baseline:
+            self.asked = True
+            asked = self._state.own_verdict(self._done(Verdict("new", "written"), winner, close))
+            if asked.verdict.outcome == "fail":
+                return asked.saying("The baseline was not written.")
             return self._done(self._update(contest, baseline, winner), winner, close)
         if schema_error is not None:
             message = f"{schema_error.what}: {schema_error.mend}."
@@ -378,7 +409,8 @@ class _Conclusion:
     def _update(self, contest: Contest, baseline: Baseline, winner: str) -> Verdict:
         spec = self._report.spec
         if not is_complete(self._report):
-            message = f"only {ran_of_planned(self._report)} ran: the baseline was not updated."
+            why = self._report.unfinished or f"only {ran_of_planned(self._report)} ran"
+            message = f"{why}: the baseline was not updated."
             return Verdict("incomparable", "partial_run", message=message)
         contest.calibrate(winner, winner)
         if not contest.standing(winner):
@@ -409,5 +441,5 @@ class _Conclusion:
 
 
 def _tune_command(spec: TuningSpec) -> str:
-    search = spec.search if spec.search not in ("replay", "route") else "fast"
+    search = spec.search if spec.search not in ("replay", "route", "engine") else "fast"
     return f"python -m pytest '{spec.command_id}' --gptune-search {search} --gptune-update-baseline"

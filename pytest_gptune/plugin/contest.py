@@ -17,7 +17,7 @@ from pytest_gptune.plugin.golden_making import golden_shapes
 from pytest_gptune.plugin.run import KeptFile, device_locked, load_kept, route_pairs, run_cases
 from pytest_gptune.records.kept_engine import read_sidecar
 from pytest_gptune.records.route_record import RouteRecord, TuningSpec
-from pytest_gptune.records.tuning_cache import FinalsRound
+from pytest_gptune.records.tuning_cache import FinalsRound, thinned
 from pytest_gptune.timing.finals import (
     Contestant,
     FinalistFailedError,
@@ -65,6 +65,7 @@ class Contest:
         saving: whether the engines of builds are put into ``folder``, so that the winner's can be kept.
         builds: what is known of each measured build.
         journal: rounds of an earlier run, and where those of this one go; None where there is no cache.
+        purpose: tells its rounds in the journal from those of another contest of the tuning.
     """
 
     backend: Backend
@@ -82,6 +83,7 @@ class Contest:
     saving: bool = False
     builds: dict[str, list[MeasuredBuild]] = field(default_factory=dict)
     journal: FinalsJournal | None = None
+    purpose: str = "finals"
 
     def run(self) -> None:
         """Build and measure all contestants as often as planned."""
@@ -100,14 +102,16 @@ class Contest:
     def _round(self, keys: list[str]) -> None:
         """One build of each contestant that has not failed, measured now or taken from an earlier run."""
         keys = [key for key in keys if key not in self.result.failures]
-        foreign = str(getattr(self.reference_backend, "python", ""))
-        signature = signature_of({key: self.requests[key] for key in keys}, foreign)
+        context = f"{self.purpose} {getattr(self.reference_backend, 'python', '')}"
+        signature = signature_of({key: self.requests[key] for key in keys}, context)
         earlier = self.journal.take(signature) if self.journal is not None else None
         if earlier is not None and set(earlier.blocks) == set(keys):
             for key in keys:
                 build = MeasuredBuild(earlier.digests.get(key, ""), {}, None)
                 self.builds.setdefault(key, []).append(build)
-            self.result.add_round(earlier.blocks, earlier.clocks_hz, earlier.latency_kind, earlier.statistic)
+            self.result.add_round(
+                earlier.blocks, earlier.counts, earlier.clocks_hz, earlier.latency_kind, earlier.statistic
+            )
             return
         before = {key: self.result.builds(key) for key in keys}
         contestants = [Contestant(key, partial(self._build, key), partial(self._note, key)) for key in keys]
@@ -115,12 +119,16 @@ class Contest:
         measured = [key for key in keys if self.result.builds(key) > before[key]]
         # A round in which a contestant failed is not taken up: the failure belongs to the run that saw it.
         if self.journal is not None and measured == keys and keys:
+            for key in keys:
+                # What a run that resumes would have; a run that goes on must come to the same figures.
+                self.result.blocks[key][-1] = [thinned(block) for block in self.result.blocks[key][-1]]
             self.journal.put(
                 FinalsRound(
                     signature=signature,
                     latency_kind=self.result.latency_kind,
                     statistic=self.result.statistic,
                     blocks={key: self.result.blocks[key][-1] for key in keys},
+                    counts={key: self.result.counts[key][-1] for key in keys},
                     clocks_hz={key: self.result.clocks_hz[key][-1] for key in keys},
                     digests={key: self.builds[key][-1].digest for key in keys},
                 )

@@ -12,8 +12,9 @@ import pytest
 
 from pytest_gptune.errors import GptuneError
 from pytest_gptune.plugin.conclude import conclude
+from pytest_gptune.plugin.figures import with_speedups
 from pytest_gptune.plugin.known_engines import mark_inert
-from pytest_gptune.plugin.late_routes import LateRoutes
+from pytest_gptune.plugin.late_routes import LateRoute, LateRoutes
 from pytest_gptune.plugin.progress import Progress, best_so_far
 from pytest_gptune.plugin.settings import report_paths
 from pytest_gptune.plugin.state import GptuneWarning, state_of
@@ -32,6 +33,7 @@ class _Tuning:
     spec: TuningSpec
     records: dict[str, RouteRecord] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    unfinished: str = ""
 
 
 class Controller:
@@ -86,18 +88,26 @@ class Controller:
                 reporter.write_line(line)
 
     def _conclude(self, tuning: _Tuning, session: pytest.Session) -> TuningReport:
+        state, failure = state_of(self._config), ""
         try:
             self._search_on(tuning, session)
-            report = conclude(tuning.spec, tuple(tuning.records.values()), state_of(self._config))
+        except GptuneError as error:
+            # What was measured until then is judged all the same, and the run fails.
+            failure = tuning.unfinished = str(error)
+        try:
+            records = tuple(tuning.records.values())
+            report = conclude(tuning.spec, records, state, tuning.unfinished)
         except GptuneError as error:
             report = TuningReport(
                 tuning.spec,
                 tuple(tuning.records.values()),
                 Verdict("incomparable", "environment", message=str(error)),
             )
-        report = replace(report, notes=(*report.notes, *tuning.notes))
-        own = self._config.hook.pytest_gptune_verdict(report=report)
-        return report if own is None else replace(report, verdict=own)
+        if failure and report.verdict.outcome != "fail":
+            failed = replace(report.verdict, outcome="fail", reason="search_failed", message=failure)
+            report = replace(report, verdict=failed)
+        ended = (tuning.unfinished,) if tuning.unfinished and not failure else ()
+        return replace(report, notes=(*report.notes, *tuning.notes, *ended))
 
     def _search_on(self, tuning: _Tuning, session: pytest.Session) -> None:
         """Run the routes that a search proposes after its first ones.
@@ -107,29 +117,50 @@ class Controller:
         """
         spec = tuning.spec
         late = LateRoutes(spec, state_of(self._config), tuning.records)
-        if not late.may_follow or session.shouldfail or session.shouldstop:
+        if not late.may_follow:
             return
-        if not any(record.status in ("passed", "inaccurate") for record in tuning.records.values()):
+        records = tuning.records.values()
+        if not any(record.status in ("passed", "inaccurate") for record in records):
             return  # nothing gave numbers: there is nothing to go on from
+        if any(record.status == "passed" and record.latency is None for record in records):
+            return  # the test measures nothing, or benchmarks are disabled
+        if session.shouldfail or session.shouldstop:
+            tuning.unfinished = f"the {spec.search} search was not continued: the run was stopped"
+            return
         if len(tuning.records) < spec.planned:
-            tuning.notes.append(
-                f"the {spec.search} search was not continued: "
-                f"only {len(tuning.records)} of its first {spec.planned} routes ran"
-            )
+            ran = f"only {len(tuning.records)} of its first {spec.planned} routes ran"
+            tuning.unfinished = f"the {spec.search} search was not continued: {ran}"
             return
         tuning.records.update({r.key: r for r in _marked(spec, tuning.records)})
+        count = 0
         try:
             for route in late.proposed():
-                session.testscollected += 1
-                nodeid = spec.route_nodeid(route.record.id)
-                location = (spec.file, None, nodeid.split("::", 1)[1].replace("::", "."))
-                self._config.hook.pytest_runtest_logstart(nodeid=nodeid, location=location)
-                start = time.time()
-                record = late.run(route)
-                self._log_phases(nodeid, location, *_route_outcome(record, spec.file), start=start)
-                self._progress.route_ended(spec, tuning.records, late.expected)
+                count += 1
+                self._run_late(tuning, late, route, session)
         finally:
+            tuning.unfinished = late.unfinished
             tuning.notes += late.notes
+            if count:
+                tuning.notes.append(
+                    f"late:    {count} routes were built, checked and timed without the body of the test"
+                )
+
+    def _run_late(self, tuning: _Tuning, late: LateRoutes, route: LateRoute, session: pytest.Session) -> None:
+        spec, hook = tuning.spec, self._config.hook
+        session.testscollected += 1
+        nodeid = spec.route_nodeid(route.record.id)
+        location = (spec.file, None, nodeid.split("::", 1)[1].replace("::", "."))
+        hook.pytest_runtest_logstart(nodeid=nodeid, location=location)
+        start = time.time()
+        try:
+            record = late.run(route)
+        except BaseException:
+            hook.pytest_runtest_logfinish(nodeid=nodeid, location=location)
+            raise
+        outcome = _route_outcome(record, spec.file)
+        alone = f"python -m pytest '{spec.command_id}' '--gptune-route={record.key or 'default'}'"
+        self._log_phases(nodeid, location, *outcome, start=start, sections=[("gptune", f"alone: {alone}")])
+        self._progress.route_ended(spec, tuning.records, late.expected)
 
     def _log_phases(
         self,
@@ -140,6 +171,7 @@ class Controller:
         wasxfail: str = "",
         *,
         properties: list[tuple[str, object]] | None = None,
+        sections: list[tuple[str, str]] | None = None,
         start: float = 0.0,
     ) -> None:
         """Reports of setup, call and teardown, as a test has them."""
@@ -163,6 +195,8 @@ class Controller:
                 stop=stop,
                 duration=stop - start if when == "call" else 0.0,
             )
+            if sections and when == "call":
+                report.sections += sections
             if wasxfail and when == "call":
                 report.wasxfail = wasxfail
             hook.pytest_runtest_logreport(report=report)
@@ -205,13 +239,18 @@ class Controller:
 
 
 def _interrupted(tuning: _Tuning) -> TuningReport:
-    """Whoever interrupts a run does not want to wait for finals."""
-    found = best_so_far(tuning.spec, tuning.records)
-    message = f"the run was interrupted, so nothing was judged; {found}."
+    """Whoever interrupts a run does not want to wait for finals: what is known by now is told."""
+    spec, records = tuning.spec, tuple(tuning.records.values())
+    left = spec.planned - len(records)
+    skipped = f" {left} of {spec.planned} routes were skipped." if left > 0 else ""
+    found = best_so_far(spec, tuning.records)
+    message = f"the run was interrupted, so nothing was judged; {found}.{skipped}"
     return TuningReport(
-        tuning.spec,
-        tuple(tuning.records.values()),
+        spec,
+        with_speedups(records, spec),
         Verdict("incomparable", "partial_run", message=message),
+        notes=tuple(tuning.notes),
+        unfinished="the run was interrupted",
     )
 
 

@@ -25,7 +25,7 @@ def finals_latency(result: FinalsResult, key: str) -> Latency:
         p90=summary.p90,
         p95=summary.p95,
         p99=summary.p99,
-        samples=summary.samples,
+        samples=sum(result.counts.get(key, ())) or summary.samples,
         interval=finite_interval(result.interval(key)),
         stop_reason=result.stop_reasons.get(key, "finals"),
         statistic=result.statistic,
@@ -55,3 +55,10 @@ def environment_facts(environment: Environment) -> dict[str, Any]:
         "device": dict(environment.device),
         "noted": dict(environment.noted),
     }
+
+
+def engine_notes(records: Sequence[RouteRecord]) -> tuple[str, ...]:
+    """Which engines were loaded rather than built, and why others were not."""
+    notes = [f"engine:  {record.id}: loaded {record.kept}" for record in records if record.kept]
+    notes += [f"engine:  {record.id}: built, for {record.not_kept}" for record in records if record.not_kept]
+    return tuple(notes)

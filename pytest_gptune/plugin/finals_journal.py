@@ -19,10 +19,14 @@ class FinalsJournal:
 
     A round holds one build of every contestant, measured in turns: it is the smallest piece that can be kept,
     since builds of one round compare with each other alone.
+
+    Attributes:
+        restored: how many rounds were taken up.
     """
 
     spec: TuningSpec
     state: State
+    restored: int = 0
     _taken: dict[str, int] = field(default_factory=dict)
 
     @classmethod
@@ -41,16 +45,19 @@ class FinalsJournal:
         rounds = cache.restored_finals(self.spec, signature)
         number = self._taken.get(signature, 0)
         self._taken[signature] = number + 1
-        return rounds[number] if number < len(rounds) else None
+        if number >= len(rounds):
+            return None
+        self.restored += 1
+        return rounds[number]
 
     def put(self, finals: FinalsRound) -> None:
         """Write a round that was measured."""
         if self.state.cache is not None:
-            self.state.cache.record_finals(self.spec, finals)
+            self.state.writing_cache(lambda cache: cache.record_finals(self.spec, finals))
 
 
-def signature_of(requests: Mapping[str, BuildRequest], foreign: str) -> str:
-    """Of contestants: what each is built from, and the interpreter of the one that is built elsewhere."""
+def signature_of(requests: Mapping[str, BuildRequest], context: str) -> str:
+    """Of contestants: what each is built from, and what for."""
     plain = {key: asdict(request) | {"model": ""} for key, request in requests.items()}
-    text = json.dumps([plain, foreign], sort_keys=True, default=str)
+    text = json.dumps([plain, context], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

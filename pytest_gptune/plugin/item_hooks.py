@@ -9,7 +9,7 @@ from pytest_gptune.errors import GptuneError, SettingsError
 from pytest_gptune.plugin.collection import ROUTE_FIXTURE, backend_required, planned_route
 from pytest_gptune.plugin.items import ItemRun
 from pytest_gptune.plugin.plan import Plan, Unavailable, find_space, planned
-from pytest_gptune.plugin.state import GptuneWarning, state_of
+from pytest_gptune.plugin.state import state_of
 from pytest_gptune.routes import KnobSpace
 
 _ITEM_RUN = pytest.StashKey[ItemRun]()
@@ -90,12 +90,9 @@ def attach_record(item: pytest.Item, report: pytest.TestReport) -> None:
     if item_run is None:
         return
     record = item_run.record
-    if item_run.state.cache is not None and item_run.restored is None:
-        try:
-            item_run.state.cache.record(item_run.spec(), record)
-        except GptuneError as error:
-            item.warn(GptuneWarning(f"the tuning cache is not written any more: {error}"))
-            item_run.state.cache = None
+    if item_run.restored is None:
+        item_run.state.spend(item_run.tuning, record.wall_s)
+        item_run.state.writing_cache(lambda cache: cache.record(item_run.spec(), record))
     report.gptune = {  # type: ignore[attr-defined]
         "spec": item_run.spec().as_plain(),
         "record": record.as_plain(),

@@ -30,6 +30,7 @@ from pytest_gptune.plugin.collection import (
     golden_path,
     own_baseline_keys,
     owner_of,
+    test_digest,
     tuning_id,
 )
 from pytest_gptune.plugin.golden_making import declared_shapes, golden_shapes, make_golden, replace_golden
@@ -37,6 +38,7 @@ from pytest_gptune.plugin.kept_engines import keep_route_engine
 from pytest_gptune.plugin.plan import (
     Plan,
     PlannedRoute,
+    check_sidecar,
     function_id,
     route_key,
 )
@@ -75,7 +77,7 @@ class ItemRun:
         replacing = plan.settings.update_baseline
         self.guarded = route.key in self.baseline_keys.values() and not replacing
         default_key = route_key(plan.default, plan.space)
-        self.kept = self._kept()
+        self.kept, not_kept = self._kept()
         self.run = RouteRun(
             backend=plan.backend,
             request=BuildRequest(
@@ -93,6 +95,7 @@ class ItemRun:
                 knobs=len(route_pairs(route.key)),
                 status="unchecked",
                 kept="" if self.kept is None else str(self.kept.path),
+                not_kept=not_kept,
             ),
             gate=None,
             engines=state.known_engines(self.tuning),
@@ -117,23 +120,28 @@ class ItemRun:
         if spent and not self.needed:
             pytest.skip(self.run.stop("skipped", f"the budget of {budget_s:g} s is spent").message)
 
-    def _kept(self) -> KeptFile | None:
-        """The kept engine that stands for the route; None where it is built.
+    def _kept(self) -> tuple[KeptFile | None, str]:
+        """The kept engine that stands for the route, or why it is built although kept ones are given.
 
         A file is gated as it is. Of a folder, replay takes the engine that is the baseline's very own.
+
+        Raises:
+            KeptEngineError: it is not an engine that was kept, or not for this model and machine.
         """
         plan, settings = self.plan, self.plan.settings
         if plan.kept is not None:
-            return plan.kept if plan.kept.sidecar.route == self.planned.key else None
-        if settings.engine is None or settings.search != "replay" or not self.guarded:
-            return None
+            return (plan.kept, "") if plan.kept.sidecar.route == self.planned.key else (None, "")
+        if settings.engine is None or not self.guarded:
+            return None, ""
         owner = owner_of(self.item, plan, self.planned)
         path = engine_path(settings.engine, str(plan.test_file), owner, settings.backend)
         if not path.exists():
-            return None
-        kept = KeptFile(path, read_sidecar(path))
-        own = baseline_engines(self.item, plan, self.planned)
-        return kept if own.get(self.planned.key) == kept.sidecar.engine_digest else None
+            return None, f"there is no {self._shown(path)}"
+        sidecar = read_sidecar(path)
+        if sidecar.engine_digest not in baseline_engines(self.item, plan, self.planned):
+            return None, f"{self._shown(path)} is not the engine of the baseline (its digest is another)"
+        check_sidecar(sidecar, plan, self.state, self.item.nodeid)
+        return KeptFile(path, sidecar), ""
 
     def keep_engine(self) -> None:
         """Keep the engine of a route that passed, where that is asked for."""
@@ -182,7 +190,8 @@ class ItemRun:
     def take_up(self, restored: RouteRecord) -> None:
         """End the test with the outcome that the route had in an earlier run; nothing is measured twice."""
         __tracebackhide__ = True
-        self.restored = replace(restored, id=self.planned.id, route=str(self.planned.route))
+        # What it took then is not spent now.
+        self.restored = replace(restored, id=self.planned.id, route=str(self.planned.route), wall_s=0.0)
         known = self.state.known_engines(self.tuning)
         known.add(restored.engine_digest, restored.key, self.planned.id)
         if restored.status != "passed":
@@ -397,6 +406,7 @@ class ItemRun:
             require_baseline=settings.require_baseline,
             ambiguous_fails=settings.ambiguous_fails,
             final_builds=settings.final_builds,
+            test_sha256=test_digest(self.item),
             max_routes=settings.max_routes,
             mixed_max_routes=settings.mixed_max_routes,
             budget_s=settings.budget_s,

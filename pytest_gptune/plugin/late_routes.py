@@ -8,20 +8,28 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from pytest_gptune.accuracy import AccuracyGate, Case, Golden, load_golden
 from pytest_gptune.engines.base import BuildRequest, Engine, RouteFailureError, ShapeRange
 from pytest_gptune.errors import GptuneError
+from pytest_gptune.plugin.confirmation import Confirmation
+from pytest_gptune.plugin.contest import Contest
+from pytest_gptune.plugin.finals_journal import FinalsJournal
 from pytest_gptune.plugin.golden_making import golden_shapes
 from pytest_gptune.plugin.kept_engines import keep_route_engine
 from pytest_gptune.plugin.run import RouteRun, RouteStopped, find_case, route_pairs
 from pytest_gptune.plugin.state import State
 from pytest_gptune.records.route_record import RouteRecord, TuningSpec
 from pytest_gptune.routes import KnobSpace, Route, RouteExpression
-from pytest_gptune.search import RouteResult, Search
+from pytest_gptune.search import MixedSearch, RouteResult, Search
+from pytest_gptune.timing.finals import FinalsPlan
+
+# Builds of each route on whose gain the combinations of mixed depend.
+_CONFIRMING_BUILDS = 3
 
 # Searches whose routes are all known when tests are collected.
 _WHOLE = frozenset({"replay", "route", "engine", "fast", "full"})
@@ -50,6 +58,7 @@ class LateRoutes:
         records: of all routes so far, by key; grows.
         notes: sentences for the report.
         expected: how many routes are known to come, those that ran included.
+        unfinished: why the search is not at its end; empty when it is.
     """
 
     spec: TuningSpec
@@ -57,6 +66,8 @@ class LateRoutes:
     records: dict[str, RouteRecord]
     notes: list[str] = field(default_factory=list)
     expected: int = 0
+    unfinished: str = ""
+    _confirming: Confirmation | None = None
 
     @property
     def may_follow(self) -> bool:
@@ -72,6 +83,7 @@ class LateRoutes:
         spec = self.spec
         space = self._space()
         self._note_engines()
+        self.state.spend(spec.tuning, 0.0, at_least=sum(r.wall_s for r in self.records.values()))
         expression = _expression(spec, space)
         search = self.state.search(
             spec.search, expression, max_routes=spec.max_routes, mixed_max_routes=spec.mixed_max_routes
@@ -81,7 +93,7 @@ class LateRoutes:
             self.expected = len(self.records) + len(routes)
             for route in routes:
                 if len(self.records) >= spec.max_routes:
-                    self.notes.append(f"the search ended at gptune_max_routes = {spec.max_routes}")
+                    self.unfinished = f"the search ended at gptune_max_routes = {spec.max_routes}"
                     return
                 key = _key(route, space)
                 record = RouteRecord(
@@ -94,9 +106,9 @@ class LateRoutes:
                 if key not in self.records:  # two proposals may be one route
                     yield LateRoute(record, vetoes.get(route, ""))
             if self.state.budget_is_spent(spec.tuning, spec.budget_s):
-                self.notes.append(f"the budget of {spec.budget_s:g} s ended the search")
+                self.unfinished = f"the budget of {spec.budget_s:g} s ended the search"
                 break
-        self.notes += search.notes(self._results(space))
+        self.notes += self._asked(search, lambda: search.notes(self._results(space)))
 
     def run(self, late: LateRoute) -> RouteRecord:
         """Run one route; its record goes into the tuning cache, or comes from it.
@@ -107,7 +119,7 @@ class LateRoutes:
         cache, spec, record = self.state.cache, self.spec, late.record
         restored = cache.restored(spec, record.key) if cache is not None else None
         if restored is not None:
-            found = replace(restored, id=record.id, route=record.route)
+            found = replace(restored, id=record.id, route=record.route, wall_s=0.0)
             self.state.known_engines(spec.tuning).add(found.engine_digest, found.key, found.id)
         elif late.veto:
             found = replace(record, status="pruned", error=f"vetoed: {late.veto}")
@@ -115,8 +127,8 @@ class LateRoutes:
             found = replace(record, status="skipped", error=f"the budget of {spec.budget_s:g} s is spent")
         else:
             found = self._measured(record)
-            if cache is not None:
-                cache.record(spec, found)
+            self.state.spend(spec.tuning, found.wall_s)
+            self.state.writing_cache(lambda cache: cache.record(spec, found))
         self.records[record.key] = found
         return found
 
@@ -135,26 +147,83 @@ class LateRoutes:
         return [_result(record, space) for record in self.records.values()]
 
     def _propose(self, search: Search, space: KnobSpace) -> tuple[Route, ...]:
+        results = self._results(space)
+        if isinstance(search, MixedSearch):
+            results = self._confirmation().confirmed(search, results, space)
+        routes = self._asked(search, lambda: tuple(search.propose(results)))
+        if strange := [route for route in routes if not isinstance(route, Route)]:
+            raise GptuneError(
+                f"the search '{search.name}' proposed {strange[0]!r}, which is no route",
+                where=self.spec.tuning,
+                mend="let propose() return pytest_gptune.routes.Route objects",
+            )
+        return routes
+
+    def _confirmation(self) -> Confirmation:
+        if self._confirming is None:
+            self._confirming = Confirmation(self._contest)
+        return self._confirming
+
+    def _contest(self, keys: tuple[str, ...]) -> Contest:
+        """A contest of routes that ran."""
+        spec, golden = self.spec, self._golden()
+        pairs = {key: route_pairs(key) for key in keys}
+        shapes = self._shapes(golden)
+        return Contest(
+            backend=self.state.backend(spec.backend),
+            gate=self._gate(),
+            golden=golden,
+            case=self._case(golden),
+            plan=FinalsPlan(builds=_CONFIRMING_BUILDS, most_builds=_CONFIRMING_BUILDS),
+            requests={
+                key: BuildRequest(
+                    spec.model_path,
+                    spec.model_sha256,
+                    route,
+                    shapes,
+                    spec.options,
+                    fresh=True,
+                    golden=spec.golden_path,
+                )
+                for key, route in pairs.items()
+            },
+            journal=FinalsJournal.of(spec, self.state),
+            purpose="confirmation",
+        )
+
+    def _golden(self) -> Golden:
+        return load_golden(Path(self.spec.golden_path))
+
+    def _gate(self) -> AccuracyGate:
+        spec = self.spec
+        assert spec.epsilon is not None  # a route was checked, so there was one
+        return AccuracyGate(self.state.metric(spec.metric), spec.epsilon, spec.atol, spec.rtol)
+
+    def _case(self, golden: Golden) -> Case:
+        timed = next((r.timed_case for r in self.records.values() if r.timed_case), None)
+        return find_case(golden, timed)
+
+    def _asked(self, search: Search, ask: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
+        """What a search answers; a search may be a third party's, and fail."""
         try:
-            return tuple(search.propose(self._results(space)))
+            return tuple(ask())
         except GptuneError:
             raise
-        except Exception as error:  # a search may be a third party's
+        except Exception as error:
             raise GptuneError(
                 f"the search '{search.name}' failed: {type(error).__name__}: {error}", where=self.spec.tuning
             ) from error
 
     def _measured(self, record: RouteRecord) -> RouteRecord:
         spec = self.spec
-        golden = load_golden(Path(spec.golden_path))
-        assert spec.epsilon is not None  # a route was checked, so there was one
-        case = find_case(golden, next((r.timed_case for r in self.records.values() if r.timed_case), None))
+        golden = self._golden()
+        case = self._case(golden)
         pairs, shapes = route_pairs(record.key), self._shapes(golden)
         run = RouteRun(
             backend=self.state.backend(spec.backend),
             request=BuildRequest(spec.model_path, spec.model_sha256, pairs, shapes, spec.options),
             record=record,
-            gate=AccuracyGate(self.state.metric(spec.metric), spec.epsilon, spec.atol, spec.rtol),
+            gate=self._gate(),
             engines=self.state.known_engines(spec.tuning),
             default_key=spec.default_key,
             may_be_inert=True,

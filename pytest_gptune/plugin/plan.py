@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from pytest_gptune.engines.base import Backend, BackendMissingError, ModelInfo
+from pytest_gptune.engines.base import Backend, BackendMissingError, Environment, ModelInfo
 from pytest_gptune.engines.registry import check_buildable
 from pytest_gptune.errors import GptuneError, SettingsError
 from pytest_gptune.plugin.run import KeptFile
 from pytest_gptune.plugin.settings import MARKER_WHERE, Settings, merge_markers, resolve
 from pytest_gptune.plugin.state import State
 from pytest_gptune.records.baseline import BaselineError, load_baseline
-from pytest_gptune.records.kept_engine import KeptEngineError, read_sidecar
+from pytest_gptune.records.kept_engine import KeptEngineError, Sidecar, read_sidecar
 from pytest_gptune.routes import KnobSpace, Route, RouteError, RouteExpression
 from pytest_gptune.storage import FOLDER, safe_name
 
@@ -194,18 +194,36 @@ def _kept(
     if settings.engine is None or settings.engine.is_dir():
         return None
     sidecar = read_sidecar(settings.engine)
-    environment = state.environment(backend, options)
+    check_kept(sidecar, settings.backend, model, state.environment(backend, options), options, where)
+    return KeptFile(settings.engine, sidecar)
+
+
+def check_sidecar(sidecar: Sidecar, plan: Plan, state: State, where: str) -> None:
+    """Raise KeptEngineError unless a kept engine is for the model and machine of a plan."""
+    environment = state.environment(plan.backend, plan.backend_options)
+    check_kept(sidecar, plan.settings.backend, plan.model, environment, plan.backend_options, where)
+
+
+def check_kept(
+    sidecar: Sidecar,
+    backend: str,
+    model: ModelInfo,
+    environment: Environment,
+    options: Mapping[str, Any],
+    where: str,
+) -> None:
+    """Raise KeptEngineError unless a kept engine is for this backend, model, machine and options."""
     try:
         sidecar.check(
-            backend=settings.backend,
+            backend=backend,
             tuner_version=environment.tuner_version,
             device_class=environment.device_class,
             model_sha256=model.sha256,
+            options=options,
         )
     except KeptEngineError as error:
         mend = "name the test it is of on the command line, or build it again: --gptune-save-engine"
         raise KeptEngineError(error.what, where=f"{where}, --gptune-engine", mend=mend) from None
-    return KeptFile(settings.engine, sidecar)
 
 
 def _filtered(

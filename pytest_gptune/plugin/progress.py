@@ -46,7 +46,7 @@ class Progress:
         timed = [record.wall_s for record in records.values() if record.wall_s > 0]
         if not timed or left <= 0:
             return
-        mean_s = sum(timed) / len(records)
+        mean_s = sum(timed) / len(timed)  # routes of an earlier run took no time in this one
         if len(records) == 1:
             total = duration(mean_s * planned)
             text = f"{planned} routes at about {mean_s:.1f} s: about {total} and the finals"

@@ -67,8 +67,6 @@ class RouteRun:
     """What happens to one route in this process, and what is known of it so far.
 
     Attributes:
-        known: the engines of the tuning; None where the route is run whatever its engine is: the default
-            route and the baseline's.
         kept: loaded instead of built; None builds.
         engine: None until it is built.
         golden: None until it is asked for.

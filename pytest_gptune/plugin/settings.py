@@ -164,6 +164,11 @@ def check_command_line(config: pytest.Config) -> None:
                     f"--gptune-build-only and {flag} exclude each other",
                     mend="leave one of them out: nothing is run where engines are only built",
                 )
+    if engine and config.getoption("gptune_search") not in (None, "replay"):
+        raise SettingsError(
+            f"--gptune-engine and --gptune-search {config.getoption('gptune_search')} exclude each other",
+            mend="leave out the search: a kept engine is gated as it is",
+        )
     priors = config.getoption("gptune_prior") or config.getini("gptune_prior")
     if priors and config.getoption("gptune_budget") is None and config.getini("gptune_budget") is None:
         raise SettingsError(
@@ -290,9 +295,11 @@ class _Source:
         value, where = self._find(name)
         if value is None:
             return None
-        number = _number(name, value, where, 0.0)
-        if number == 0:
-            raise SettingsError(f"{name} is 0", where=where, mend="give seconds, or leave it out")
+        number = _number(name, value, where, -math.inf)
+        if number <= 0:
+            raise SettingsError(
+                f"{name} is {number:g}", where=where, mend="give seconds above 0, or leave it out"
+            )
         return number
 
     def flag(self, name: str) -> bool:

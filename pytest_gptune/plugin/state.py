@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,8 +24,10 @@ from pytest_gptune.plugin.known_engines import KnownEngines
 from pytest_gptune.records.cache_files import read_existing
 from pytest_gptune.records.priors import helpful_values
 from pytest_gptune.records.tuning_cache import CacheError
+from pytest_gptune.reports.tuning_report import TuningReport
 from pytest_gptune.routes import KnobSpace, Route, RouteExpression
 from pytest_gptune.search import SEARCHES, Search, bounded, create
+from pytest_gptune.verdict import Verdict
 
 if TYPE_CHECKING:
     from pytest_gptune.plugin.cache_use import CacheUse
@@ -48,7 +50,7 @@ class State:
     best_s: dict[str, float] = field(default_factory=dict)
     engines: dict[str, KnownEngines] = field(default_factory=dict)
     _hints: dict[tuple[Path, ...], dict[tuple[str, str], float]] = field(default_factory=dict)
-    _begun_s: dict[str, float] = field(default_factory=dict)
+    _spent_s: dict[str, float] = field(default_factory=dict)
     timed_cases: dict[str, str] = field(default_factory=dict)
     updated_goldens: set[Path] = field(default_factory=set)
     _backends: dict[str, WorkerBackend | InProcessBackend] = field(default_factory=dict)
@@ -68,14 +70,27 @@ class State:
         resuming = bool(self.config.getoption("gptune_continue"))
         return CacheUse(self.config.invocation_params.dir / path, self, resuming=resuming)
 
+    def writing_cache(self, write: Callable[[CacheUse], None]) -> None:
+        """Write to the tuning cache; where that fails it is said once, and the run goes on without."""
+        if self.cache is None:
+            return
+        try:
+            write(self.cache)
+        except GptuneError as error:
+            warnings.warn(GptuneWarning(f"the tuning cache is not written any more: {error}"), stacklevel=2)
+            self.cache = None
+
     def known_engines(self, tuning: str) -> KnownEngines:
         """The engines of a tuning that this process has seen."""
         return self.engines.setdefault(tuning, KnownEngines())
 
+    def spend(self, tuning: str, seconds: float, *, at_least: float = 0.0) -> None:
+        """Count the seconds that a route of a tuning took; ``at_least`` is what is known of all of them."""
+        self._spent_s[tuning] = max(self._spent_s.get(tuning, 0.0) + seconds, at_least)
+
     def budget_is_spent(self, tuning: str, budget_s: float | None) -> bool:
-        """Whether the search of a tuning has taken its time; the clock starts with the first question."""
-        begun = self._begun_s.setdefault(tuning, time.monotonic())
-        return budget_s is not None and time.monotonic() - begun >= budget_s
+        """Whether the routes of a tuning have taken their time; what other tests take does not count."""
+        return budget_s is not None and self._spent_s.get(tuning, 0.0) >= budget_s
 
     def search(
         self, name: str, expression: RouteExpression, *, max_routes: int, mixed_max_routes: int
@@ -110,11 +125,34 @@ class State:
         return self._hints[priors]
 
     def vetoes(self, nodeid: str, routes: Sequence[Route]) -> dict[Route, str]:
-        """Routes that a hook vetoes, with the reasons."""
+        """Routes that a hook vetoes, with the reasons.
+
+        Raises:
+            GptuneError: the hook failed.
+        """
         found: dict[Route, str] = {}
-        for vetoed in self.config.hook.pytest_gptune_filter_routes(nodeid=nodeid, routes=routes):
-            found.update(vetoed)
+        try:
+            for vetoed in self.config.hook.pytest_gptune_filter_routes(nodeid=nodeid, routes=routes):
+                found.update({route: str(reason) for route, reason in dict(vetoed).items()})
+        except Exception as error:  # whatever a conftest.py raises
+            raise GptuneError(
+                f"the hook pytest_gptune_filter_routes failed: {type(error).__name__}: {error}", where=nodeid
+            ) from error
         return found
+
+    def own_verdict(self, report: TuningReport) -> TuningReport:
+        """The report with the verdict that a hook gives; a hook that fails is a failed verdict."""
+        message = ""
+        try:
+            own = self.config.hook.pytest_gptune_verdict(report=report)
+        except Exception as error:  # whatever a conftest.py raises
+            own, message = error, f"pytest_gptune_verdict: {type(error).__name__}: {error}"
+        if own is None:
+            return report
+        if not isinstance(own, Verdict):
+            message = message or f"pytest_gptune_verdict returned {own!r}, which is no Verdict"
+            own = Verdict("fail", "hook_failed", message=message)
+        return replace(report, verdict=own)
 
     def backend(self, name: str) -> WorkerBackend | InProcessBackend:
         """The backend called ``name``, isolated in worker processes unless that is switched off."""

@@ -111,7 +111,11 @@ def _effect(
         for first, second in pairs
         if first.latency_s is not None and second.latency_s is not None and first.timed == second.timed
     ]
-    ratio, interval, basis = _ratio(timed)
+    # A pair of one engine is no measurement of an effect: where all are, there is none.
+    differing = [(a, b) for a, b in timed if not _same_engine(a, b)]
+    ratio, interval, basis = _ratio(differing)
+    if timed and not differing:
+        ratio, interval = 1.0, (1.0, 1.0)
     changes, infinite = _loss_changes(tuning, pairs)
     return Effect(
         knob=knob,
@@ -120,7 +124,7 @@ def _effect(
         routes=len(routes),
         failed=sum(route.status in _FAILED for route in routes),
         pairs=len(timed),
-        inert=sum(a.engine_digest == b.engine_digest != "" for a, b in timed),
+        inert=sum(_same_engine(a, b) for a, b in timed),
         ratio=ratio,
         interval=interval,
         basis=basis,
@@ -129,6 +133,10 @@ def _effect(
         loss_interval=mean_interval(changes) if len(changes) > 1 else None,
         loss_infinite=infinite,
     )
+
+
+def _same_engine(first: CachedRoute, second: CachedRoute) -> bool:
+    return first.engine_digest == second.engine_digest != ""
 
 
 def _ratio(timed: Sequence[Pair]) -> tuple[float | None, tuple[float, float] | None, Basis]:

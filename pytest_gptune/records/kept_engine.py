@@ -59,13 +59,22 @@ class Sidecar:
     statistic: str = ""
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
 
-    def check(self, *, backend: str, tuner_version: str, device_class: str, model_sha256: str) -> None:
+    def check(
+        self,
+        *,
+        backend: str,
+        tuner_version: str,
+        device_class: str,
+        model_sha256: str,
+        options: Mapping[str, Any],
+    ) -> None:
         """Raise KeptEngineError, naming what differs, unless the engine is for this model and machine."""
         here = {
             "backend": backend,
             "tuner_version": tuner_version,
             "device_class": device_class,
             "model_sha256": model_sha256,
+            "options": dict(options),
         }
         differing = [
             f"{name} {getattr(self, name)}, here {now}"
@@ -111,6 +120,9 @@ def read_sidecar(path: Path) -> Sidecar:
         KeptEngineError: it is missing or is none.
     """
     where, mend = str(sidecar_path(path)), "keep engines with --gptune-save-engine, which writes it"
+    if path.name.endswith(f"{SUFFIX}.json"):
+        engine = path.name.removesuffix(".json")
+        raise KeptEngineError("that is the sidecar of an engine", where=str(path), mend=f"give {engine}")
     if not path.is_file():
         raise KeptEngineError("there is no kept engine", where=str(path), mend="correct the path")
     try:
@@ -135,6 +147,9 @@ def read_sidecar(path: Path) -> Sidecar:
         ) from None
     wrong = [name for name in texts if not isinstance(getattr(sidecar, name), str)]
     wrong += [name for name in maps if not isinstance(getattr(sidecar, name), Mapping)]
+    numbers = [f.name for f in fields(Sidecar) if f.type == "float | None"]
+    wrong += [n for n in numbers if not isinstance(getattr(sidecar, n), (int, float, type(None)))]
+    wrong += ["facts"] if not all(isinstance(value, str) for value in sidecar.facts.values()) else []
     if wrong:
         raise KeptEngineError(f"the sidecar has no usable {', '.join(wrong)}", where=where, mend=mend)
     return sidecar

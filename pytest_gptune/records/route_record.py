@@ -67,6 +67,7 @@ class RouteRecord:
         digest_proves: whether equal digests alone make two engines the same.
         same_as: id of the route whose engine it is, where it is inert.
         kept: path of the kept engine that was loaded; empty where it was built.
+        not_kept: why it was built although kept engines were given; empty otherwise.
         warnings: what its backend said of the engine, as that no graph could be captured.
         error: why it did not pass, in the words shown to the user.
         wall_s: seconds the route took in all.
@@ -87,6 +88,7 @@ class RouteRecord:
     digest_proves: bool = True
     same_as: str = ""
     kept: str = ""
+    not_kept: str = ""
     warnings: tuple[str, ...] = ()
     engine_bytes: int | None = None
     graph: bool = False
@@ -116,7 +118,9 @@ class RouteRecord:
         record = replace(record, losses=losses, needed_epsilon=needed, warnings=warnings)
         if isinstance(record.latency, Mapping):
             latency = Latency(**record.latency)
-            interval = None if latency.interval is None else (latency.interval[0], latency.interval[1])
+            low_high = latency.interval
+            # Files spell an infinite end as a word.
+            interval = None if low_high is None else (float(low_high[0]), float(low_high[1]))
             warnings = tuple(latency.warnings)
             record = replace(record, latency=replace(latency, interval=interval, warnings=warnings))
         return record
@@ -139,7 +143,8 @@ class TuningSpec:
         default_key, default_route: the default route.
         pruned: knob, value and reason of values that this machine lacks.
         shapes: for each input the smallest shape, the one to be fast for, and the largest.
-        budget_s: seconds for the search, None without a limit.
+        test_sha256: digest of the test's own code.
+        budget_s: seconds that the routes of the search may take, None without a limit.
         save_engine: folder for the winner's engine; empty keeps none.
     """
 
@@ -177,6 +182,7 @@ class TuningSpec:
     shapes: Mapping[str, Sequence[Sequence[int]]] = field(default_factory=dict)
     max_routes: int = 10_000
     mixed_max_routes: int = 256
+    test_sha256: str = ""
     budget_s: float | None = None
     save_engine: str = ""
     save_all_engines: bool = False

@@ -8,9 +8,10 @@ the fields of trtexec's cache (times in milliseconds) and ours; trtexec's own fi
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
@@ -39,6 +40,8 @@ class CacheHeader:
 
     Attributes:
         fingerprint: software and device facts.
+        protocol: what else a row depends on: tolerances, shapes, options, the test's own code.
+        resumed: whether the run takes up what is there; it is no condition.
     """
 
     tuning: str
@@ -53,6 +56,7 @@ class CacheHeader:
     tuner_version: str
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
     protocol: Mapping[str, Any] = field(default_factory=dict)
+    resumed: bool = False
 
     def as_plain(self) -> dict[str, Any]:
         """As the JSON object of a header line."""
@@ -71,6 +75,7 @@ class CacheHeader:
             "tuner_version": self.tuner_version,
             "fingerprint": dict(self.fingerprint),
             "protocol": dict(self.protocol),
+            "resumed": self.resumed,
         }
 
     def differences(self, earlier: Mapping[str, Any]) -> list[str]:
@@ -87,6 +92,7 @@ class FinalsRound:
         latency_kind, statistic: how they were timed.
         blocks: for each contestant the samples of each block, in seconds, ascending and thinned out to at
             most 101 order statistics, which keep every quantile.
+        counts: how many samples there were before they were thinned out.
         clocks_hz: mean clock of the device for each contestant, None where there is none.
         digests: digest of the engine of each contestant.
     """
@@ -95,8 +101,19 @@ class FinalsRound:
     latency_kind: LatencyKind
     statistic: Statistic
     blocks: Mapping[str, list[list[float]]]
+    counts: Mapping[str, int]
     clocks_hz: Mapping[str, float | None]
     digests: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        keys = set(self.blocks)
+        if not keys or any(set(of) != keys for of in (self.counts, self.clocks_hz, self.digests)):
+            raise ValueError("not every contestant has all of its figures")
+        samples = [sample for build in self.blocks.values() for block in build for sample in block]
+        if not all(build and all(build) for build in self.blocks.values()):
+            raise ValueError("a contestant has no samples")
+        if not all(math.isfinite(sample) and sample > 0 for sample in samples):
+            raise ValueError("a sample is no time")
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> FinalsRound:
@@ -110,8 +127,9 @@ class FinalsRound:
             latency_kind=_one_of(plain["latency_kind"], LatencyKind),
             statistic=_one_of(plain["statistic"], Statistic),
             blocks={k: [[float(s) for s in block] for block in v] for k, v in plain["blocks"].items()},
-            clocks_hz=dict(plain["clocks_hz"]),
-            digests=dict(plain["digests"]),
+            counts={key: int(count) for key, count in plain["counts"].items()},
+            clocks_hz={k: None if v is None else float(v) for k, v in plain["clocks_hz"].items()},
+            digests={key: str(digest) for key, digest in plain["digests"].items()},
         )
 
 
@@ -172,8 +190,7 @@ def append_finals(path: Path, tuning: str, finals: FinalsRound) -> None:
     Raises:
         CacheError: the file cannot be written.
     """
-    thin = {key: [thinned(block) for block in blocks] for key, blocks in finals.blocks.items()}
-    _append(path, {"kind": FINALS, "tuning": tuning, **asdict(replace(finals, blocks=thin))})
+    _append(path, {"kind": FINALS, "tuning": tuning, **asdict(finals)})
 
 
 def is_header(line: Mapping[str, Any]) -> bool:
@@ -252,6 +269,8 @@ def read_cache(path: Path) -> CacheContent:
                 # Of another model, golden or stack: nothing to take up.
                 rows.pop(tuning, None)
                 finals.pop(tuning, None)
+            if not line.get("resumed", False):
+                finals.pop(tuning, None)  # a run that begins anew measures its finals anew
             headers[tuning] = line
     return CacheContent(headers, rows, tuple(warnings), {key: tuple(r) for key, r in finals.items()})
 
@@ -285,7 +304,7 @@ def lines_of(content: bytes, path: Path, warnings: list[str]) -> Iterator[Mappin
 
 def conditions_of(header: Mapping[str, Any]) -> dict[str, Any]:
     """What rows were measured with; another search over the same is none of it."""
-    return {key: value for key, value in header.items() if key != "searching_algorithm"}
+    return {key: value for key, value in header.items() if key not in ("searching_algorithm", "resumed")}
 
 
 def line_of(plain: Mapping[str, Any]) -> bytes:

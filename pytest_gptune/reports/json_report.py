@@ -64,6 +64,7 @@ def _test(report: TuningReport) -> dict[str, Any]:
         "finalists": [record.id for key in report.finalists if (record := report.record(key))],
         "verdict": _verdict(report.verdict),
         "inert_knobs": list(report.inert_knobs),
+        "unfinished": report.unfinished,
         "layers": list(report.layers),
         "notes": list(report.notes),
     }
@@ -101,6 +102,7 @@ def _route(record: RouteRecord) -> dict[str, Any]:
         "engine_bytes": record.engine_bytes,
         "graph": record.graph,
         "same_as": record.same_as,
+        "kept": record.kept,
         "warnings": list(record.warnings),
         "error": record.error,
     }

@@ -151,7 +151,10 @@ def _facts(report: TuningReport) -> list[str]:
     by_status = ", ".join(f"{count} {status}" for status, count in counts.most_common())
     software = environment.get("software", {}).get("backend", spec.backend)
     lines = [f"{model} on {software}, {environment.get('device_class', '')}".rstrip(", ")]
-    lines.append(f"search {spec.search}: {len(report.routes)} of {planned} routes: {by_status}")
+    ran = len(report.routes) - counts["skipped"]
+    lines.append(f"search {spec.search}: {ran} of {planned} routes: {by_status}")
+    if counts["skipped"] and spec.budget_s is not None:
+        lines.append(f"budget: {spec.budget_s:g} s were spent; {counts['skipped']} routes were not tried")
     if inert := counts["inert"]:
         were = f"{inert} of {len(report.routes)} routes are engines that were there already"
         knobs = ", ".join(knob.removeprefix("-") for knob in report.inert_knobs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pytest_gptune.records.route_record import RouteRecord, TuningSpec
@@ -23,6 +23,7 @@ class TuningReport:
         shapes: shape of each input of the timed case.
         cases: names of the golden's cases.
         notes: sentences for the reader, as what became of the paired gate.
+        unfinished: why the search is not at its end; empty when it is.
         layers: what the compiler made otherwise of the winner than of the default: lines with ``-`` and
             ``+``; empty where it does not tell, or made the same.
     """
@@ -37,7 +38,12 @@ class TuningReport:
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     cases: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    unfinished: str = ""
     layers: tuple[str, ...] = ()
+
+    def saying(self, sentence: str) -> TuningReport:
+        """The same with a further sentence in the message of its verdict."""
+        return replace(self, verdict=self.verdict.saying(sentence))
 
     @property
     def default(self) -> RouteRecord | None:

@@ -11,6 +11,9 @@ from pytest_gptune.routes import Route, RouteExpression, RouteSequence
 from pytest_gptune.search.base import RouteResult
 from pytest_gptune.search.significance import fastest_passing, significantly_faster
 
+# The most steps whose gain is looked into; beyond these a value would have to help by less than all of them.
+_MOST_PROMISING = 24
+
 # A value of a knob and what it is expected to multiply the latency with.
 _Choice = tuple[float, str]
 
@@ -46,6 +49,21 @@ class MixedSearch:
         if missing := tuple(route for route in self._steps(start.route) if route not in known):
             return missing
         return tuple(route for route in self._combinations(start, known) if route not in known)
+
+    def promising(self, results: Sequence[RouteResult]) -> tuple[Route | None, tuple[Route, ...]]:
+        """Where it starts, and the steps from there that passed and looked faster, best first.
+
+        What follows rests on these: whoever can should measure them again, in turns, before results are told.
+        None, and no step, as long as a step was not measured.
+        """
+        known = {result.route: result for result in results}
+        start = self._start(known)
+        if start is None or any(route not in known for route in self._steps(start.route)):
+            return None, ()
+        steps = [known[route] for route in self._steps(start.route)]
+        faster = [s for s in steps if s.passed and s.latency_s and s.latency_s < (start.latency_s or 0.0)]
+        ranked = sorted(faster, key=lambda step: step.latency_s or 0.0)
+        return start.route, tuple(step.route for step in ranked[:_MOST_PROMISING])
 
     def notes(self, results: Sequence[RouteResult]) -> tuple[str, ...]:
         """How many combinations there are, where not all are tried."""

@@ -84,6 +84,7 @@ class FinalsResult:
 
     Attributes:
         blocks: for each contestant and build, the samples of each of its blocks, in seconds.
+        counts: how many samples each build has, where the blocks were thinned out.
         taken: the same blocks with their conditions, in the order taken.
         clocks_hz: mean clock of the device during each build, None where there is none.
         failures: what stopped a contestant; it has no further builds.
@@ -93,6 +94,7 @@ class FinalsResult:
     statistic: Statistic = "p25"
     latency_kind: LatencyKind = "host_wall"
     blocks: dict[str, list[list[list[float]]]] = field(default_factory=dict)
+    counts: dict[str, list[int]] = field(default_factory=dict)
     taken: dict[str, list[SampleBlock]] = field(default_factory=dict)
     clocks_hz: dict[str, list[float | None]] = field(default_factory=dict)
     failures: dict[str, GptuneError] = field(default_factory=dict)
@@ -101,6 +103,7 @@ class FinalsResult:
     def add_round(
         self,
         blocks: Mapping[str, list[list[float]]],
+        counts: Mapping[str, int],
         clocks_hz: Mapping[str, float | None],
         latency_kind: LatencyKind,
         statistic: Statistic,
@@ -109,6 +112,7 @@ class FinalsResult:
         self.latency_kind, self.statistic = latency_kind, statistic
         for key, build in blocks.items():
             self.blocks.setdefault(key, []).append(build)
+            self.counts.setdefault(key, []).append(counts[key])
             self.clocks_hz.setdefault(key, []).append(clocks_hz.get(key))
 
     def latencies(self, key: str, statistic: str | None = None) -> list[float]:
@@ -213,7 +217,7 @@ def _in_turn(contestants: Sequence[Contestant], result: FinalsResult) -> list[Co
     """The contestants in the order in which they are built: every other time from the last to the first.
 
     What is built first in a process lies elsewhere in memory than what is built after it. Identical engines
-    differed by one percent for that alone, always the same way round; so each goes first as often as any other.
+    differed by one percent for that alone, always the same way round: each goes first as often as any other.
     """
     made = max((result.builds(contestant.key) for contestant in contestants), default=0)
     return list(reversed(contestants)) if made % 2 else list(contestants)
@@ -248,6 +252,7 @@ def _one_build(
     for key, blocks in collected.items():
         clocks = [block.sm_clock_hz for block in blocks if block.sm_clock_hz is not None]
         result.blocks.setdefault(key, []).append([list(block.latencies_s) for block in blocks])
+        result.counts.setdefault(key, []).append(sum(len(block.latencies_s) for block in blocks))
         result.taken.setdefault(key, []).extend(blocks)
         result.clocks_hz.setdefault(key, []).append(sum(clocks) / len(clocks) if clocks else None)
     return True
@@ -264,7 +269,7 @@ def _failing(key: str, result: FinalsResult) -> Iterator[None]:
         yield
     except GptuneError as error:
         result.failures[key] = error
-        for measured in (result.blocks, result.taken, result.clocks_hz):
+        for measured in (result.blocks, result.counts, result.taken, result.clocks_hz):
             measured.pop(key, None)
         raise _ContestantFailedError from error
 

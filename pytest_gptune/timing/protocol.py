@@ -13,8 +13,8 @@ from pytest_gptune.timing.stability import Conditions
 from pytest_gptune.timing.statistics import (
     Statistic,
     Summary,
+    centre,
     decimate,
-    mean_interval,
     quantile,
     statistic_for,
     summarise,
@@ -64,7 +64,8 @@ class Measurement:
     """The latency of one build of one engine; times in seconds.
 
     Attributes:
-        interval: Student's interval over blocks; it contains no variance between builds.
+        latency_s: the Hodges-Lehmann estimate over the statistics of the blocks.
+        interval: of the latency, over blocks; it contains no variance between builds.
         kept: the samples, at most 1,000, evenly decimated.
         warnings: what a reader of the latency has to know, a sentence each.
     """
@@ -133,12 +134,11 @@ def measure(engine: Engine, plan: SamplingPlan, best_s: float | None = None) -> 
         samples += block.latencies_s
         taken.append(block)
         blocks.append(block_statistic(block.latencies_s, statistic))
-        low, high = mean_interval(blocks)
-        half_widths.append((high - low) / 2)
+        estimate = centre(blocks)
+        half_widths.append((estimate.high - estimate.low) / 2)
         stop = _stop(blocks, half_widths, spent, plan, best_s)
     summary = summarise(samples)
-    latency = summary.p25 if statistic == "p25" else summary.median
-    interval = (max(low, 0.0), high)
+    latency, interval = estimate.value, (estimate.low, estimate.high)
     return Measurement(
         latency_s=latency,
         statistic=statistic,
@@ -161,11 +161,10 @@ def _stop(
     blocks: list[float], half_widths: list[float], spent: float, plan: SamplingPlan, best_s: float | None
 ) -> StopReason | None:
     if len(blocks) >= plan.min_blocks:
-        low, high = mean_interval(blocks)
-        centre = (low + high) / 2
-        if (high - low) / 2 <= plan.narrow * centre:
+        estimate = centre(blocks)
+        if half_widths[-1] <= plan.narrow * estimate.value:
             return "narrow"
-        if best_s is not None and low > plan.hopeless * best_s:
+        if best_s is not None and estimate.low > plan.hopeless * best_s:
             return "hopeless"
         if len(blocks) >= plan.min_blocks + plan.patience:
             before = half_widths[-1 - plan.patience]

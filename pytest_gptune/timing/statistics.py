@@ -154,6 +154,15 @@ def paired_ratio(
     return Ratio(math.exp(centre), math.exp(low), math.exp(high) if high < 700 else math.inf, len(logs))
 
 
+def centre(values: Sequence[float], confidence: float = 0.95) -> Ratio:
+    """The centre of values of one series and its interval, by the same estimator as ``paired_ratio``.
+
+    The value lies within the interval, always: they are of one estimator. For a single value the interval is
+    (0, inf).
+    """
+    return paired_ratio(values, [1.0] * len(values), confidence=confidence)
+
+
 def _signed_rank_outside(count: int, confidence: float) -> int:
     """How many means of two lie outside of the interval, at each end, for ``count`` pairs.
 

@@ -8,6 +8,7 @@
 ``inert``: knobs that change nothing about the engine.
 ``known_before``: whether digests are known before engines are built; true by default.
 ``pause_s``: seconds that each build takes; ``pauses_s``: what a choice adds to them.
+``slow_first``: factor of the first build of a route, by the route.
 ``crashed``, ``interrupted``: choices whose build fails, and raises KeyboardInterrupt.
 
 Each build and each digest that was asked for is a line of ``builds.log``.
@@ -37,6 +38,12 @@ def log(text: str) -> None:
     descriptor = os.open(FOLDER / "builds.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.write(descriptor, f"{text}\n".encode())
     os.close(descriptor)
+
+
+def builds_of(route: str) -> int:
+    """How often the route was built, this time included."""
+    lines = (FOLDER / "builds.log").read_text().splitlines()
+    return sum(" ".join(line.split()[2:]) == route for line in lines if line.startswith("build "))
 
 
 class PlantedBackend:
@@ -92,6 +99,9 @@ class PlantedEngine:
         for choice, factor in plain.get("factors", {}).items():
             if _chosen(choice, request.route):
                 self._latency_s *= factor
+        route = _text(request.route)
+        if builds_of(route) == 1:
+            self._latency_s *= plain.get("slow_first", {}).get(route, 1.0)
         self._data = _text(request.route).encode()
         self.info = EngineInfo(_digest(request), "host_wall", 0.001)
 

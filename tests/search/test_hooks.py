@@ -73,6 +73,49 @@ def test_a_search_that_fails_says_so_and_the_rest_is_judged(planted: PlantedProj
     )
     result, test = planted.search("--gptune-search=broken")
     assert "the search 'broken' failed: IndexError" in test["verdict"]["message"]
+    assert (test["verdict"]["outcome"], test["verdict"]["reason"]) == ("fail", "search_failed")
+    assert result.ret == 1
+    # What ran until then was measured in finals all the same.
+    assert test["winner"] == "default"
+    assert test["finalists"] == ["default"]
+    result.stdout.no_fnmatch_line("*INTERNALERROR*")
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ('["-a=on"]', "proposed '-a=on', which is no route"),
+        ("None", "the search 'odd' failed: TypeError"),
+        ("()", "the search 'odd' failed: ValueError: no notes"),
+    ],
+)
+def test_what_is_no_route_is_no_internal_error(planted: PlantedProject, answer: str, message: str) -> None:
+    planted.plant(knobs=KNOBS)
+    planted.write(
+        "conftest.py",
+        f"""
+        class Odd:
+            name = "odd"
+
+            def __init__(self, expression):
+                self.expression = expression
+
+            def initial(self):
+                return (self.expression.default,)
+
+            def propose(self, results):
+                return {answer}
+
+            def notes(self, results):
+                raise ValueError("no notes")
+
+        def pytest_gptune_search(name, expression):
+            return Odd(expression) if name == "odd" else None
+        """,
+    )
+    result, test = planted.search("--gptune-search=odd")
+    assert message in test["verdict"]["message"]
+    assert result.ret == 1
     result.stdout.no_fnmatch_line("*INTERNALERROR*")
 
 
@@ -128,6 +171,47 @@ def test_a_verdict_of_ones_own(planted: PlantedProject) -> None:
     assert (test["verdict"]["outcome"], test["verdict"]["reason"]) == ("fail", "too_slow")
     assert result.ret == 1
     result.stdout.fnmatch_lines(["*verdict: fail, too_slow*we need 1.5x*"])
+
+
+@pytest.mark.parametrize("body", ["raise KeyError('x')", "return 'pass'"])
+def test_a_verdict_hook_that_fails_is_a_failed_verdict(planted: PlantedProject, body: str) -> None:
+    planted.plant(knobs=KNOBS)
+    planted.write("conftest.py", f"def pytest_gptune_verdict(report):\n    {body}\n")
+    result, test = planted.search("--gptune-search=fast")
+    assert (test["verdict"]["outcome"], test["verdict"]["reason"]) == ("fail", "hook_failed")
+    assert result.ret == 1
+    result.stdout.no_fnmatch_line("*INTERNALERROR*")
+
+
+def test_a_filter_hook_that_fails_is_said_at_the_test(planted: PlantedProject) -> None:
+    planted.plant(knobs=KNOBS)
+    planted.write(
+        "conftest.py", "def pytest_gptune_filter_routes(nodeid, routes):\n    raise KeyError('x')\n"
+    )
+    result = planted.run("--gptune-search=fast")
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["*the hook pytest_gptune_filter_routes failed: KeyError: 'x'*"])
+    result.stdout.no_fnmatch_line("*INTERNALERROR*")
+
+
+def test_a_verdict_of_ones_own_is_asked_before_anything_is_written(planted: PlantedProject) -> None:
+    planted.plant(knobs=KNOBS)
+    planted.write(
+        "conftest.py",
+        """
+        from dataclasses import replace
+
+        def pytest_gptune_verdict(report):
+            return replace(report.verdict, outcome="fail", reason="never", message="never")
+        """,
+    )
+    arguments = ("--gptune-save-engine=kept", "--gptune-update-baseline")
+    _, test = planted.search("--gptune-search=fast", *arguments)
+    assert test["verdict"]["reason"] == "never"
+    assert not planted.baseline_path().exists()
+    assert not list((planted.path / "kept").rglob("*"))
+    planted.search("--gptune-search=fast", "--gptune-save-engine=kept")
+    assert not list((planted.path / "kept").rglob("*.engine"))
 
 
 class TestOptuna:

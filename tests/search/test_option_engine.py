@@ -126,8 +126,33 @@ def test_replay_builds_where_the_kept_engine_is_another(saved: PlantedProject) -
     facts = sidecar(path) | {"engine_digest": "0" * 64}
     path.with_name(path.name + ".json").write_text(json.dumps(facts))
     before = saved.builds()["-a=on -b=on"]
-    saved.search("--gptune-engine=kept")
+    _, test = saved.search("--gptune-engine=kept")
     assert saved.builds()["-a=on -b=on"] > before
+    assert any("is not the engine of the baseline" in note for note in test["notes"])
+
+
+def test_it_is_said_whether_an_engine_was_loaded(saved: PlantedProject) -> None:
+    _, test = saved.search("--gptune-engine=kept")
+    assert any(note.startswith("engine:  a=on,b=on: loaded ") for note in test["notes"])
+    assert {route["id"]: bool(route["kept"]) for route in test["routes"]} == {
+        "default": False,
+        "a=on,b=on": True,
+    }
+    (saved.path / "empty").mkdir()
+    _, test = saved.search("--gptune-engine=empty")
+    assert any(note.startswith("engine:  a=on,b=on: built, for there is no empty") for note in test["notes"])
+
+
+@pytest.mark.parametrize("name", [KEPT, "kept"])
+def test_a_kept_engine_is_not_searched(saved: PlantedProject, name: str) -> None:
+    result = saved.run(f"--gptune-engine={name}", "--gptune-search=fast")
+    assert result.ret == 4
+    assert "--gptune-engine and --gptune-search fast exclude each other" in result.stderr.str()
+
+
+def test_the_sidecar_is_not_the_engine(saved: PlantedProject) -> None:
+    result = saved.run(f"--gptune-engine={KEPT}.json")
+    result.stdout.fnmatch_lines(["*that is the sidecar of an engine*"])
 
 
 def damaged(project: PlantedProject, **changes: Any) -> None:
@@ -152,6 +177,9 @@ def test_a_file_that_is_not_the_recorded_one_is_never_loaded(saved: PlantedProje
         ({"device_class": "planted:two"}, "device_class planted:two, here planted:one"),
         ({"tuner_version": "0.9"}, "tuner_version 0.9, here 1.0"),
         ({"model_sha256": "0" * 64}, "model_sha256 000"),
+        ({"options": {"seed": 3}}, "options {'seed': 3}, here {}"),
+        ({"loss": "x"}, "the sidecar has no usable loss"),
+        ({"facts": {"a": 5}}, "the sidecar has no usable facts"),
         ({"schema": 7}, "the sidecar has schema 7"),
         ({"route": 5}, "the sidecar has no usable route"),
         ({"surplus": 5}, "the sidecar is not one of an engine"),

@@ -126,6 +126,56 @@ def test_a_finished_run_is_taken_up_whole(planted: PlantedProject) -> None:
     assert planted.builds() == built
 
 
+def test_a_run_that_begins_anew_measures_its_finals_anew(planted: PlantedProject) -> None:
+    planted.plant(knobs=KNOBS, factors=FACTORS)
+    undisturbed(planted)
+    planted.plant(knobs=KNOBS, factors={**FACTORS, "-a=on": 0.5})
+    second, _ = undisturbed(planted)
+    assert planted.run(*COMMAND, "--gptune-continue").ret == 0
+    assert essence(report(planted)) == essence(second)
+    assert any("of an earlier run, from the tuning cache" in note for note in report(planted)["notes"])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [
+        ("gptune.check()", "gptune.check()\n    assert False", "protocol.test"),
+        ("backend=", "shapes={'x': (2, 8)}, backend=", "protocol.shapes"),
+        ("backend=", "options={'seed': 1}, atol=1e-3, backend=", "protocol.atol"),
+    ],
+)
+def test_a_test_that_changed_is_not_taken_up(planted: PlantedProject, old: str, new: str, what: str) -> None:
+    planted.plant(knobs=KNOBS, factors=FACTORS)
+    undisturbed(planted)
+    path = planted.path / "test_model.py"
+    path.write_text(path.read_text().replace(old, new))
+    result = planted.run(*COMMAND, "--gptune-continue")
+    assert result.ret == 1
+    assert what in result.stdout.str()
+
+
+BROKEN = ["[]", "[[]]", "[[0.0]]", '["nan"]', "[[-1.0]]", '[["nan"]]', "[[1e400]]", "5", "null"]
+
+
+@pytest.mark.parametrize("blocks", BROKEN)
+def test_a_damaged_round_of_finals_is_dropped_with_a_warning(planted: PlantedProject, blocks: str) -> None:
+    planted.plant(knobs={"-a": ["off", "on"]}, factors=FACTORS)
+    expected, _ = undisturbed(planted)
+    path = planted.path / "tuning.jsonl"
+    lines = path.read_text().splitlines()
+    number = next(n for n, line in enumerate(lines) if '"kind":"finals"' in line)
+    round_ = json.loads(lines[number])
+    key = next(iter(round_["blocks"]))
+    text = json.dumps({**round_, "blocks": {**round_["blocks"], key: "BROKEN"}})
+    lines[number] = text.replace('"BROKEN"', blocks)
+    path.write_text("\n".join(lines) + "\n")
+    result = planted.run(*COMMAND, "--gptune-continue")
+    assert result.ret == 0
+    result.stdout.no_fnmatch_line("*INTERNALERROR*")
+    assert report(planted)["winner"] == expected["winner"]
+    assert "a round of finals is damaged and was dropped" in result.stdout.str()
+
+
 def test_another_search_takes_up_what_it_can(planted: PlantedProject) -> None:
     planted.plant(knobs=KNOBS, factors=FACTORS)
     planted.search("--gptune-search=fast", "--gptune-cache=tuning.jsonl")

@@ -24,9 +24,9 @@ CUDA = "CUDAExecutionProvider"
 
 DENORMAL = f"{PREFIX}session.set_denormal_as_zero"
 
-# Optimisation passes by the names that ONNX Runtime 1.32 gives them; it ignores names it does not know, so only
-# those that occur in its library are offered. Left out are passes that results depend on, as those that mend
-# casts or the signs of quantised weights. A pass without anything to do in a model gives the same engine.
+# Optimisation passes by the names that ONNX Runtime 1.32 gives them; it ignores names it does not know, so
+# only those that occur in its library are offered. Left out are passes that results depend on, as those that
+# mend casts or the signs of quantised weights. A pass without anything to do gives the same engine.
 _PASSES = (
     "AttentionFusion",
     "BiasGeluFusion",
