@@ -31,21 +31,21 @@ _ROUTES = """
     -ort:pass:NchwcTransformer=[on|off]
 """
 
-# What most often matters first: under a budget the last are the ones left out.
+# A search varies the last knob first: what matters most stands last, in case the budget ends it.
 _CUDA_ROUTES = """
     -ort:intra_op_num_threads={threads}
-    -ort:enable_cuda_graph=[0|1]
-    -ort:prefer_nhwc=[0|1]
-    -ort:use_tf32=[1|0]
-    -ort:cudnn_conv_algo_search=[exhaustive|heuristic|default]
-    -ort:fuse_conv_bias=[0|1]
-    -ort:cudnn_conv1d_pad_to_nc1d=[0|1]
-    -ort:graph_optimization_level=[all|extended|basic|disable]
-    -ort:cudnn_conv_use_max_workspace=[1|0]
-    -ort:tunable_op_enable=[0|1]
-    -ort:optimization.enable_gelu_approximation=[0|1]
-    -ort:session.graph_optimizations_loop_level=[0|1|2]
     -ort:use_ep_level_unified_stream=[0|1]
+    -ort:session.graph_optimizations_loop_level=[0|1|2]
+    -ort:optimization.enable_gelu_approximation=[0|1]
+    -ort:tunable_op_enable=[0|1]
+    -ort:cudnn_conv_use_max_workspace=[1|0]
+    -ort:graph_optimization_level=[all|extended|basic|disable]
+    -ort:cudnn_conv1d_pad_to_nc1d=[0|1]
+    -ort:fuse_conv_bias=[0|1]
+    -ort:cudnn_conv_algo_search=[exhaustive|heuristic|default]
+    -ort:use_tf32=[1|0]
+    -ort:prefer_nhwc=[0|1]
+    -ort:enable_cuda_graph=[0|1]
 """
 
 
