@@ -15,10 +15,13 @@ measured: the workloads of several outputs become one table.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
 import json
 import math
 import os
 import platform
+import re
 import shutil
 import statistics
 import subprocess
@@ -105,12 +108,24 @@ def _pytest(given: argparse.Namespace, project: Path, *options: str) -> subproce
 
 
 def _run(command: list[str], timeout: float | None, **more: Any) -> subprocess.CompletedProcess[str]:
-    """The process and what it printed; one that took too long is ended, and says so."""
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout, **more)
-    except subprocess.TimeoutExpired as late:
-        printed = late.stdout.decode(errors="replace") if isinstance(late.stdout, bytes) else ""
-        return subprocess.CompletedProcess(command, 1, printed, f"ended after {timeout:g} s")
+    """The process and what it printed; one that took too long is ended with all it started, and says so."""
+    import psutil
+
+    # Files, not pipes: what a worker of an ended process holds open would be waited for.
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        process = subprocess.Popen(command, stdout=out, stderr=err, **more)
+        try:
+            process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            whole = psutil.Process(process.pid)
+            for each in [*whole.children(recursive=True), whole]:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    each.kill()
+            process.wait()
+            err.write(f"\nended after {timeout:g} s")
+        out.seek(0)
+        err.seek(0)
+        return subprocess.CompletedProcess(command, process.returncode, out.read(), err.read())
 
 
 def _figures(report: dict[str, Any]) -> dict[str, Any]:
@@ -227,7 +242,7 @@ Inputs and outputs lie in device memory; inferences are queued behind one anothe
 `*` behind a latency: the host could not enqueue as fast as the device computed, so that its pace is what
 was measured; a CUDA graph takes the host out. Nodes that the provider leaves to the CPU are accepted (most
 compute shapes) and counted below. Epsilon is what the workload can stand, as on the CPU: TF32, in which the
-default route multiplies, gets no allowance."""
+default route multiplies, gets no allowance. Goldens are made on the same machine's CPU."""
 
 
 def table(document: dict[str, Any]) -> str:
@@ -239,10 +254,11 @@ def table(document: dict[str, Any]) -> str:
         f"{machine['gpu'] + '; ' if 'gpu' in machine and document['provider'] == 'cuda' else ''}"
         f"{machine['device']}, {machine['cores']} cores, {machine['system']}; "
         + ", ".join(f"{k} {v}" for k, v in document["versions"].items())
-        + ".",
+        + (f"; {document['date']}." if "date" in document else "."),
         "",
         f"    {document['command']}",
         "",
+        *([document["note"], ""] if document.get("note") else ()),
         *_EXPLAINED.format(threads=document["threads"]).splitlines(),
         *(_EXPLAINED_CUDA.splitlines() if document["provider"] == "cuda" else ()),
         "",
@@ -270,7 +286,32 @@ def table(document: dict[str, Any]) -> str:
             f"| {item['name']} | {item['kind']}: `{item['package']}/{item['model']}`{_cpu_nodes(item)} | "
             f"{item.get('cases', 0)} cases, {shapes} | {item['metric']} | {item['reason']} |"
         )
+    lines += ["", "## Routes that did not pass", "", "| workload | routes | what the first says |"]
+    lines += ["| --- " * 3 + "|", *itertools.chain.from_iterable(map(_failures, document["workloads"]))]
     return "\n".join(lines) + "\n"
+
+
+def _failures(item: dict[str, Any]) -> list[str]:
+    """A line for each way of failing: the routes it met, and its message up to the first figure."""
+    ways: dict[str, list[str]] = {}
+    messages = {}
+    for route, error in item.get("failed", {}).items():
+        way = re.split(r"[0-9:]", error, maxsplit=1)[0]
+        ways.setdefault(way, []).append(route)
+        messages.setdefault(way, " ".join(error.split())[:160].replace("|", "\\|"))
+    if "error" in item:
+        ways["all"], messages["all"] = (
+            ["every route"],
+            " ".join(item["error"].split())[-160:].replace("|", "\\|"),
+        )
+    return [
+        f"| {item['name']} | {', '.join(map(_code, routes))} | {messages[way]} |"
+        for way, routes in ways.items()
+    ]
+
+
+def _code(route: str) -> str:
+    return f"`{route}`" if ":" in route else route
 
 
 def _row(item: dict[str, Any]) -> str:
@@ -286,16 +327,14 @@ def _row(item: dict[str, Any]) -> str:
     if not winner:
         return f"| {name} | {first} | | | | | | {epsilon} | {counts} | none |"
     interval = " - ".join(_ms(value) for value in winner["interval_s"] or [])
-    verified = item.get("verified", {}).get("speedup")
+    again = item.get("verified", {})
+    verified = f"{again['speedup']:.2f}" if "speedup" in again else "failed" if again else ""
     route = " ".join(f"`{token}`" for token in winner["id"].split(",")) or "`default`"
     tail = f"{winner['loss']:.2g} | {epsilon} | {counts}"
     gain = f"{_speedup(item):.2f}" if _speedup(item) else ""
     if winner["id"] == default["id"]:
         gain, route = "1.00", "gains nothing: the default wins"
-    return (
-        f"| {name} | {first} | {_latency(winner)} | {interval} | {gain} | "
-        f"{'' if verified is None else format(verified, '.2f')} | {tail} | {route} |"
-    )
+    return f"| {name} | {first} | {_latency(winner)} | {interval} | {gain} | {verified} | {tail} | {route} |"
 
 
 def _speedup(item: dict[str, Any]) -> float | None:
@@ -354,6 +393,7 @@ def main() -> None:
     parser.add_argument(
         "--join", action="append", type=Path, default=[], metavar="JSON", help="earlier outputs"
     )
+    parser.add_argument("--note", default="", help="what else a reader has to know of the run")
     parser.add_argument("--no-verify", action="store_true", help="do not measure the winners again")
     parser.add_argument("--packages", type=Path, default=ROOT / "build" / "workloads")
     parser.add_argument("--output", type=Path, help="default docs/results/workloads-PROVIDER")
@@ -368,7 +408,9 @@ def main() -> None:
     if given.join:
         joined = [json.loads(path.read_text()) for path in given.join]
         found = {item["name"]: item for earlier in joined for item in earlier["workloads"]}
-        _write(output, joined[0], [found[known.name] for known in WORKLOADS if known.name in found])
+        commands = "\n    ".join(dict.fromkeys(earlier["command"] for earlier in joined))
+        workloads = [found[known.name] for known in WORKLOADS if known.name in found]
+        _write(output, {**joined[0], "command": commands, "note": given.note}, workloads)
         return
     runtime = "onnxruntime" if given.provider == "cpu" else "onnxruntime-gpu"
     document: dict[str, Any] = {
@@ -377,6 +419,7 @@ def main() -> None:
         "date": time.strftime("%Y-%m-%d"),
         "provider": given.provider,
         "threads": given.threads,
+        "note": given.note,
         "machine": {"device": cpu_model(), "cores": usable_cores(), "system": platform.platform()},
         "versions": {
             "Python": platform.python_version(),
