@@ -1,9 +1,12 @@
 """The winner against the default, measured in turns over several builds, with nothing of the plugin's code.
 
 python verify_winner.py MODEL WINNERS_MODEL INPUTS.npz --route "-ort:KEY=VALUE ..." [--default "..."]
+
+On a CUDA device with PyTorch's streams and events: many inferences behind one another, no transfers.
 """
 
 import argparse
+import collections
 import json
 import statistics
 import time
@@ -12,8 +15,9 @@ import numpy as np
 import onnxruntime as ort
 
 
-def build(path, route, provider):
-    options = ort.SessionOptions()
+def build(path, route, provider, stream):
+    options, given = ort.SessionOptions(), {}
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     for name, _, value in (token.removeprefix("-ort:").partition("=") for token in route.split()):
         if name.startswith("pass:"):
             options.add_session_config_entry("optimization.disable_specified_optimizers", name[5:])
@@ -22,9 +26,46 @@ def build(path, route, provider):
             options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)
         elif hasattr(options, name):
             setattr(options, name, int({"on": 1, "off": 0}.get(value, value)))
-        else:
+        elif "." in name:
             options.add_session_config_entry(name, value)
-    return ort.InferenceSession(path, options, providers=[f"{provider.upper()}ExecutionProvider"])
+        else:
+            given[name] = value.upper() if name == "cudnn_conv_algo_search" else value
+    if stream is not None:
+        given["user_compute_stream"] = str(stream.cuda_stream)
+    providers = [(f"{provider.upper()}ExecutionProvider", given), "CPUExecutionProvider"]
+    return ort.InferenceSession(path, options, providers=providers[: 1 + (provider != "cpu")])
+
+
+def run_options(**entries):
+    options = ort.RunOptions()
+    for name, value in entries.items():
+        options.add_run_config_entry(name, value)
+    return options
+
+
+def bind(session, feed):
+    """Inputs and outputs as values where the session has them, on the device or on the host."""
+    io, given = session.io_binding(), session.get_inputs()
+    arrays = session.run(None, feed, run_options(gpu_graph_id="-1"))
+    for put, items, places, values in (
+        (io.bind_ortvalue_input, given, session.get_input_memory_infos(), [feed[i.name] for i in given]),
+        (io.bind_ortvalue_output, session.get_outputs(), session.get_output_memory_infos(), arrays),
+    ):
+        for item, place, value in zip(items, places, values, strict=True):
+            where = "cuda" if place.name.lower() == "cuda" else "cpu"
+            put(item.name, ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(value), where, 0))
+    return io
+
+
+def timer(session, feed, stream):
+    """A function that gives a block's samples, in seconds."""
+    if stream is None:
+        return lambda: block(session, feed)
+    io, options = bind(session, feed), run_options(disable_synchronize_execution_providers="1")
+    for _ in range(20):
+        session.run_with_iobinding(io, options)
+    stream.synchronize()
+    return lambda: block_on_device(lambda: session.run_with_iobinding(io, options), stream)
 
 
 def block(session, feed, seconds=0.1):
@@ -36,18 +77,66 @@ def block(session, feed, seconds=0.1):
     return samples[1:]
 
 
-parser = argparse.ArgumentParser(description=__doc__)
-for positional in ("model", "winners_model", "inputs"):
-    parser.add_argument(positional)
-for option, default in (("route", ""), ("default", ""), ("provider", "cpu")):
-    parser.add_argument(f"--{option}", default=default)
-given = parser.parse_args()
-feed, ratios = dict(np.load(given.inputs)), []
-for _ in range(7):
-    default = build(given.model, given.default, given.provider)
-    winner = build(given.winners_model, given.route, given.provider)
-    blocks = [(block(default, feed), block(winner, feed)) for _ in range(10)]
-    # A low quantile: on a machine with other work to do, the longer inference is interrupted more often.
-    first, second = (np.quantile(np.concatenate(samples), 0.1) for samples in zip(*blocks, strict=True))
-    ratios.append(float(first / second))
-print(json.dumps({"speedup": statistics.median(ratios), "builds": sorted(ratios)}))
+def block_on_device(enqueue, stream, seconds=0.05):
+    """The mean of many inferences; in those before the first event, device and host find their pace."""
+    import torch
+
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    count, end = 0, time.perf_counter() + seconds / 4
+    while time.perf_counter() < end:
+        enqueue()
+        count += 1
+    first.record(stream)
+    for _ in range(3 * count):
+        enqueue()
+    last.record(stream)
+    last.synchronize()
+    return [first.elapsed_time(last) / 1e3 / (3 * count)]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    for positional in ("model", "winners_model", "inputs"):
+        parser.add_argument(positional)
+    for option, default in (("route", ""), ("default", ""), ("provider", "cpu")):
+        parser.add_argument(f"--{option}", default=default)
+    parser.add_argument("--builds", type=int, default=7)
+    given = parser.parse_args()
+    stream = None
+    if given.provider == "cuda":
+        import torch
+
+        stream = torch.cuda.Stream()
+    feed, ratios, latencies = dict(np.load(given.inputs)), [], []
+    for _ in range(given.builds):
+        default = build(given.model, given.default, given.provider, stream)
+        winner = build(given.winners_model, given.route, given.provider, stream)
+        timers = timer(default, feed, stream), timer(winner, feed, stream)
+        blocks = [(timers[0](), timers[1]()) for _ in range(10)]
+        # On the host a low quantile: other work interrupts the longer inference more often.
+        quantile = 0.1 if stream is None else 0.5
+        pair = [
+            float(np.quantile(np.concatenate(samples), quantile)) for samples in zip(*blocks, strict=True)
+        ]
+        latencies.append(pair)
+        ratios.append(pair[0] / pair[1])
+    on_cpu = collections.Counter(
+        node.op_type
+        for part in default.get_provider_graph_assignment_info()
+        if part.ep_name == "CPUExecutionProvider"
+        for node in part.get_nodes()
+    )
+    print(
+        json.dumps(
+            {
+                "speedup": statistics.median(ratios),
+                "builds": sorted(ratios),
+                "latencies_s": [statistics.median(pair) for pair in zip(*latencies, strict=True)],
+                **({"default_cpu_nodes": dict(on_cpu)} if stream is not None else {}),
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -3,20 +3,25 @@
     python -m pip install --no-deps --target build/workloads -r benchmarks/workloads.txt
     python benchmarks/workloads.py
     python benchmarks/workloads.py --only magika --output build/magika
-    python benchmarks/workloads.py --provider cuda --output docs/results/workloads-cuda
+    python benchmarks/workloads.py --provider cuda --search mixed --budget 25
+    python benchmarks/workloads.py --provider cuda --join A.json --join B.json
 
 Each workload is a test in a project of its own: pytest makes the golden with the reference backend, then
 searches. The winner is measured again by ``verify_winner.py``, which shares no code with the plugin. Writes
-OUTPUT.json and OUTPUT.md; workloads measured before stay in them with ``--only``.
+OUTPUT.json and OUTPUT.md; workloads measured before stay in them with ``--only``. With ``--join`` nothing is
+measured: the workloads of several outputs become one table.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
 import json
 import math
 import os
 import platform
+import re
 import shutil
 import statistics
 import subprocess
@@ -85,7 +90,8 @@ def run_workload(name: str, given: argparse.Namespace) -> dict[str, Any]:
         }
         found = json.loads(report.read_text()) if report.is_file() else {"tests": []}
         if not found["tests"]:
-            tail = (made.stdout + searched.stdout).splitlines()[-25:]
+            printed = [text for done in (made, searched) for text in (done.stdout, done.stderr)]
+            tail = "\n".join(printed).splitlines()[-40:]
             return {**result, "error": "\n".join(tail)}
         result |= _figures(found)
         winner = result["winner"]
@@ -96,15 +102,30 @@ def run_workload(name: str, given: argparse.Namespace) -> dict[str, Any]:
 
 
 def _pytest(given: argparse.Namespace, project: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    paths = os.pathsep.join([str(given.packages), str(HERE)])
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(project), *options],
-        cwd=project,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": paths},
-    )
+    paths = os.pathsep.join([str(given.packages), str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(project), *options]
+    return _run(command, given.timeout, cwd=project, env={**os.environ, "PYTHONPATH": paths})
+
+
+def _run(command: list[str], timeout: float | None, **more: Any) -> subprocess.CompletedProcess[str]:
+    """The process and what it printed; one that took too long is ended with all it started, and says so."""
+    import psutil
+
+    # Files, not pipes: what a worker of an ended process holds open would be waited for.
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        process = subprocess.Popen(command, stdout=out, stderr=err, **more)
+        try:
+            process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            whole = psutil.Process(process.pid)
+            for each in [*whole.children(recursive=True), whole]:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    each.kill()
+            process.wait()
+            err.write(f"\nended after {timeout:g} s")
+        out.seek(0)
+        err.seek(0)
+        return subprocess.CompletedProcess(command, process.returncode, out.read(), err.read())
 
 
 def _figures(report: dict[str, Any]) -> dict[str, Any]:
@@ -120,13 +141,17 @@ def _figures(report: dict[str, Any]) -> dict[str, Any]:
         "cases": len(test["cases"]),
         "search": test["search"],
         "statistic": test["statistic"],
-        "tried": len(routes),
+        "tried": sum(route["status"] not in ("skipped", "pruned") for route in routes.values()),
+        "latency_kind": test["latency_kind"],
+        "expression": test["expression"],
+        "notes": test["notes"],
+        "co_winners": test["co_winners"],
         "inert": max(counts.get("inert", 0), len(digests) - len(set(digests))),
         "statuses": counts,
         "default": _route(routes.get(test["default"])),
         "winner": _route(routes.get(test["winner"])),
         "verdict": test["verdict"]["reason"],
-        "failed": {r["id"]: r["error"] for r in routes.values() if r["status"] not in ("passed", "inert")},
+        "failed": {r["id"]: r["error"] for r in routes.values() if r["status"] not in _NO_FAILURE},
         "routes": [_route(route) for route in routes.values()],
     }
 
@@ -144,6 +169,7 @@ def _route(route: dict[str, Any] | None) -> dict[str, Any] | None:
         "builds": route["builds"],
         "loss": max(route["loss"].values(), default=None),
         "speedup": route["speedup"],
+        "warnings": latency.get("warnings", []),
     }
 
 
@@ -173,14 +199,18 @@ def _verify(
     np.savez(inputs, **load_golden(golden).cases[0].inputs)
     command = [sys.executable, str(HERE / "verify_winner.py"), str(described.path), tuned.model, str(inputs)]
     command += ["--provider", given.provider, f"--default={threads}"]
+    if given.provider == "cuda":
+        command += ["--builds", "5"]
     changed = [f"{k}={v}" for k, v in tuned.route if f"{k}={v}" not in default.split()]
     command.append(f"--route={' '.join([threads, *changed])}")
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = _run(command, given.timeout)
     if done.returncode:
         return {"error": done.stderr.splitlines()[-3:]}
     verified: dict[str, Any] = json.loads(done.stdout)
     return verified
 
+
+_NO_FAILURE = ("passed", "inert", "skipped", "pruned")
 
 _COLUMNS = (
     "workload",
@@ -194,6 +224,7 @@ _COLUMNS = (
     "tried",
     "inert",
     "not passed",
+    "skipped",
     "s",
     "load",
     "winner",
@@ -202,8 +233,16 @@ _EXPLAINED = """\
 Threads of a session: {threads}. Latency of the default and of the winner from the finals, with the 95 %
 interval of the winner's; *speedup* is their ratio as the finals measured it in turns, *verified* that of
 `benchmarks/verify_winner.py`, which shares no code with the plugin. The loss is the winner's, beside
-epsilon. *Inert* counts routes whose engine is that of another route. *Load* is the machine's before the
+epsilon. *Inert* counts routes whose engine is that of another route; *not passed* those that were inaccurate,
+rejected, or failed; *skipped* those that the budget left no time for. *Load* is the machine's before the
 workload: beyond the number of cores, figures are of a machine with other work to do."""
+
+_EXPLAINED_CUDA = """
+Inputs and outputs lie in device memory; inferences are queued behind one another and timed by CUDA events.
+`*` behind a latency: the host could not enqueue as fast as the device computed, so that its pace is what
+was measured; a CUDA graph takes the host out. Nodes that the provider leaves to the CPU are accepted (most
+compute shapes) and counted below. Epsilon is what the workload can stand, as on the CPU: TF32, in which the
+default route multiplies, gets no allowance. Goldens are made on the same machine's CPU."""
 
 
 def table(document: dict[str, Any]) -> str:
@@ -212,13 +251,16 @@ def table(document: dict[str, Any]) -> str:
     lines = [
         f"# Real workloads: {document['provider']}",
         "",
+        f"{machine['gpu'] + '; ' if 'gpu' in machine and document['provider'] == 'cuda' else ''}"
         f"{machine['device']}, {machine['cores']} cores, {machine['system']}; "
         + ", ".join(f"{k} {v}" for k, v in document["versions"].items())
-        + ".",
+        + (f"; {document['date']}." if "date" in document else "."),
         "",
         f"    {document['command']}",
         "",
+        *([document["note"], ""] if document.get("note") else ()),
         *_EXPLAINED.format(threads=document["threads"]).splitlines(),
+        *(_EXPLAINED_CUDA.splitlines() if document["provider"] == "cuda" else ()),
         "",
         f"| {' | '.join(_COLUMNS)} |",
         "| --- " * len(_COLUMNS) + "|",
@@ -241,33 +283,58 @@ def table(document: dict[str, Any]) -> str:
     for item in document["workloads"]:
         shapes = ", ".join("x".join(map(str, dims)) or "scalar" for dims in item.get("shapes", {}).values())
         lines.append(
-            f"| {item['name']} | {item['kind']}: `{item['package']}/{item['model']}` | "
+            f"| {item['name']} | {item['kind']}: `{item['package']}/{item['model']}`{_cpu_nodes(item)} | "
             f"{item.get('cases', 0)} cases, {shapes} | {item['metric']} | {item['reason']} |"
         )
+    lines += ["", "## Routes that did not pass", "", "| workload | routes | what the first says |"]
+    lines += ["| --- " * 3 + "|", *itertools.chain.from_iterable(map(_failures, document["workloads"]))]
     return "\n".join(lines) + "\n"
+
+
+def _failures(item: dict[str, Any]) -> list[str]:
+    """A line for each way of failing: the routes it met, and its message up to the first figure."""
+    ways: dict[str, list[str]] = {}
+    messages = {}
+    for route, error in item.get("failed", {}).items():
+        way = re.split(r"[0-9:]", error, maxsplit=1)[0]
+        ways.setdefault(way, []).append(route)
+        messages.setdefault(way, " ".join(error.split())[:160].replace("|", "\\|"))
+    if "error" in item:
+        ways["all"], messages["all"] = (
+            ["every route"],
+            " ".join(item["error"].split())[-160:].replace("|", "\\|"),
+        )
+    return [
+        f"| {item['name']} | {', '.join(map(_code, routes))} | {messages[way]} |"
+        for way, routes in ways.items()
+    ]
+
+
+def _code(route: str) -> str:
+    return f"`{route}`" if ":" in route else route
 
 
 def _row(item: dict[str, Any]) -> str:
     name, epsilon = item["name"], _epsilon(item["epsilon"])
     if "error" in item:
-        return f"| {name} | | | | | | | {epsilon} | | | | {item['seconds']} | | not tuned: see the JSON |"
+        return f"| {name} | | | | | | | {epsilon} | | | | | {item['seconds']} | | not tuned: see the JSON |"
     default, winner = item["default"], item["winner"]
-    not_passed = sum(n for s, n in item["statuses"].items() if s not in ("passed", "inert"))
-    counts = f"{item['tried']} | {item['inert']} | {not_passed} | {item['seconds']:.0f} | {item['load']:.1f}"
-    first = _ms(default and default["latency_s"])
+    not_passed = sum(n for s, n in item["statuses"].items() if s not in _NO_FAILURE)
+    skipped = item["statuses"].get("skipped", 0)
+    counts = f"{item['tried']} | {item['inert']} | {not_passed} | {skipped} | {item['seconds']:.0f}"
+    counts += f" | {item['load']:.1f}"
+    first = _latency(default)
     if not winner:
         return f"| {name} | {first} | | | | | | {epsilon} | {counts} | none |"
     interval = " - ".join(_ms(value) for value in winner["interval_s"] or [])
-    verified = item.get("verified", {}).get("speedup")
+    again = item.get("verified", {})
+    verified = f"{again['speedup']:.2f}" if "speedup" in again else "failed" if again else ""
     route = " ".join(f"`{token}`" for token in winner["id"].split(",")) or "`default`"
     tail = f"{winner['loss']:.2g} | {epsilon} | {counts}"
     gain = f"{_speedup(item):.2f}" if _speedup(item) else ""
     if winner["id"] == default["id"]:
         gain, route = "1.00", "gains nothing: the default wins"
-    return (
-        f"| {name} | {first} | {_ms(winner['latency_s'])} | {interval} | {gain} | "
-        f"{'' if verified is None else format(verified, '.2f')} | {tail} | {route} |"
-    )
+    return f"| {name} | {first} | {_latency(winner)} | {interval} | {gain} | {verified} | {tail} | {route} |"
 
 
 def _speedup(item: dict[str, Any]) -> float | None:
@@ -282,6 +349,22 @@ def _pairs(document: dict[str, Any]) -> list[tuple[float, float]]:
         for item in document["workloads"]
         if (speedup := _speedup(item)) and "speedup" in item.get("verified", {})
     ]
+
+
+def _latency(route: dict[str, Any] | None) -> str:
+    """In ms; marked where it is the host's pace."""
+    if route is None:
+        return ""
+    host = any(warning.startswith("enqueue-bound") for warning in route.get("warnings", ()))
+    mark = " (inaccurate)" if route["status"] == "inaccurate" else ""
+    return f"{_ms(route['latency_s'])}{'*' if host else ''}{mark}"
+
+
+def _cpu_nodes(item: dict[str, Any]) -> str:
+    nodes = item.get("verified", {}).get("default_cpu_nodes")
+    if nodes is None:
+        return ""
+    return "; on the CPU: " + (", ".join(f"{n} {op}" for op, n in sorted(nodes.items())) or "no node")
 
 
 def _ms(seconds: float | None) -> str:
@@ -306,6 +389,11 @@ def main() -> None:
     )
     parser.add_argument("--search", default="fast", help="default fast")
     parser.add_argument("--budget", type=float, help="seconds of each search")
+    parser.add_argument("--timeout", type=float, metavar="SECONDS", help="of each step of a workload")
+    parser.add_argument(
+        "--join", action="append", type=Path, default=[], metavar="JSON", help="earlier outputs"
+    )
+    parser.add_argument("--note", default="", help="what else a reader has to know of the run")
     parser.add_argument("--no-verify", action="store_true", help="do not measure the winners again")
     parser.add_argument("--packages", type=Path, default=ROOT / "build" / "workloads")
     parser.add_argument("--output", type=Path, help="default docs/results/workloads-PROVIDER")
@@ -317,39 +405,49 @@ def main() -> None:
 
     from pytest_gptune.engines.machine import cpu_model, usable_cores
 
+    if given.join:
+        joined = [json.loads(path.read_text()) for path in given.join]
+        found = {item["name"]: item for earlier in joined for item in earlier["workloads"]}
+        commands = "\n    ".join(dict.fromkeys(earlier["command"] for earlier in joined))
+        workloads = [found[known.name] for known in WORKLOADS if known.name in found]
+        _write(output, {**joined[0], "command": commands, "note": given.note}, workloads)
+        return
     runtime = "onnxruntime" if given.provider == "cpu" else "onnxruntime-gpu"
     document: dict[str, Any] = {
         "benchmark": "workloads",
         "command": _command(),
+        "date": time.strftime("%Y-%m-%d"),
         "provider": given.provider,
         "threads": given.threads,
+        "note": given.note,
         "machine": {"device": cpu_model(), "cores": usable_cores(), "system": platform.platform()},
         "versions": {
             "Python": platform.python_version(),
             runtime: version(runtime),
             "numpy": version("numpy"),
         },
-        "workloads": [],
     }
     if gpu := _gpu():
         document["machine"]["gpu"] = gpu
-    json_path, markdown_path = output.with_suffix(".json"), output.with_suffix(".md")
-    before = {}
-    if given.only and json_path.is_file():
-        earlier = json.loads(json_path.read_text())
-        before = {item["name"]: item for item in earlier["workloads"]}
+    results: dict[str, Any] = {}
+    if given.only and output.with_suffix(".json").is_file():
+        earlier = json.loads(output.with_suffix(".json").read_text())
+        results = {item["name"]: item for item in earlier["workloads"]}
         document["command"] = earlier["command"]
-    output.parent.mkdir(parents=True, exist_ok=True)
-    results = before
     for item in WORKLOADS:
         if given.only and item.name not in given.only:
             continue
         results[item.name] = result = run_workload(item.name, given)
         print(_row(result), flush=True)
         # After each, so that what was measured stays when a later one is interrupted.
-        document["workloads"] = [results[known.name] for known in WORKLOADS if known.name in results]
-        json_path.write_text(json.dumps(document, indent=1) + "\n")
-        markdown_path.write_text(table(document))
+        _write(output, document, [results[known.name] for known in WORKLOADS if known.name in results])
+
+
+def _write(output: Path, document: dict[str, Any], workloads: list[dict[str, Any]]) -> None:
+    output.parent.mkdir(parents=True, exist_ok=True)
+    document = {**document, "workloads": workloads}
+    output.with_suffix(".json").write_text(json.dumps(document, indent=1) + "\n")
+    output.with_suffix(".md").write_text(table(document))
 
 
 def _command() -> str:
