@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import subprocess
 import sys
@@ -356,6 +357,18 @@ def test_a_cache_without_an_epsilon_asks_for_one(capsys: pytest.CaptureFixture[s
 )
 def test_command_lines_that_are_wrong(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]) -> None:
     assert "usage: gptune" in fails(capsys, *arguments)
+
+
+def test_an_infinite_epsilon_is_null_in_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Everything passes under it; JSON has no number for it, and Python's own writes one that is none."""
+    path = tmp_path / "c.jsonl"
+    header = {"default_build_route": "-a=1", "accuracy_parameter": {"epsilon": {"y": math.inf}}}
+    row = {"build_route": "-a=1", "accuracy_loss": {"y": 0.5}, "gpu_time": 1.0, "crash": False}
+    path.write_text("".join(json.dumps(line) + "\n" for line in (header, row)))
+    text = "\n".join(run(capsys, "what-if", path, "--json"))
+    json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+    (tuning,) = json.loads(text)["tunings"]
+    assert tuning["epsilon"] == {"y": None}
 
 
 def test_a_real_cache_of_the_example_project(

@@ -108,6 +108,7 @@ def _best(given: argparse.Namespace) -> int:
 def _what_if(given: argparse.Namespace) -> int:
     from pytest_gptune.records.what_if import ladder, rungs_at
     from pytest_gptune.reports.cache_tables import heading, what_if_lines
+    from pytest_gptune.reports.json_report import finite_json
     from pytest_gptune.reports.what_if_plot import check_plot_path, write_what_if_plot
 
     if given.plot is not None:
@@ -118,7 +119,7 @@ def _what_if(given: argparse.Namespace) -> int:
     ]
     if given.json:
         plain = {"schema": 1, "tunings": [_plain(tuning, rungs) for tuning, rungs in found]}
-        print(json.dumps(plain, indent=2, allow_nan=False))
+        print(json.dumps(finite_json(plain), indent=2, allow_nan=False))
     else:
         for tuning, rungs in found:
             _print([*heading(tuning), *what_if_lines(tuning, rungs, _width()), ""])

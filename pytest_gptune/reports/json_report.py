@@ -34,7 +34,7 @@ def json_report(reports: Sequence[TuningReport]) -> dict[str, Any]:
     for report in reports:
         environment[report.spec.backend] = dict(report.environment)
     plain = {"schema": SCHEMA, "environment": environment, "tests": [_test(report) for report in reports]}
-    finite = _finite(plain)
+    finite = finite_json(plain)
     assert isinstance(finite, dict)
     return finite
 
@@ -126,12 +126,12 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _finite(value: Any) -> Any:
+def finite_json(value: Any) -> Any:
     """The same with null in place of NaN and the infinities, which JSON does not have."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(key): _finite(item) for key, item in value.items()}
+        return {str(key): finite_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
+        return [finite_json(item) for item in value]
     return value
