@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -182,6 +183,7 @@ class FakeConfig:
     """Answers as pytest's configuration does, with ini values of the declared types."""
 
     rootpath = Path()
+    invocation_params = SimpleNamespace(dir=Path())
 
     def __init__(self, ini):
         self._ini = ini
