@@ -179,7 +179,8 @@ class Methods:
         saved = max((run / "saved").rglob("*_then.json"))
         self._write_test(run, percent, threads)
         share = f"{100 * (self.limit - 1):g}%"
-        fails = [f"--benchmark-compare-fail={statistic}:{share}" for statistic in STATISTICS]
+        # One option with all: given again it would replace what was given before.
+        fails = ["--benchmark-compare-fail", *(f"{statistic}:{share}" for statistic in STATISTICS)]
         output = self._pytest(run, [*options, f"--benchmark-compare={saved.name.split('_')[0]}", *fails])
         saved.unlink()
         regressed = set(re.findall(r"Field '(\w+)' has failed", output))
