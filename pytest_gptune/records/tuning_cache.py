@@ -120,7 +120,7 @@ class FinalsRound:
         """From the JSON object of a line.
 
         Raises:
-            KeyError, TypeError, ValueError: it is not a round of finals.
+            KeyError, TypeError, ValueError, AttributeError, OverflowError: it is not a round of finals.
         """
         return cls(
             signature=str(plain["signature"]),
@@ -252,7 +252,7 @@ def read_cache(path: Path) -> CacheContent:
         if line.get("kind") == FINALS:
             try:
                 finals.setdefault(tuning, []).append(FinalsRound.from_plain(line))
-            except (KeyError, TypeError, ValueError, AttributeError):
+            except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
                 warnings.append(f"{path.name}: a round of finals is damaged and was dropped")
         elif "build_route" in line:
             record = line.get("record")

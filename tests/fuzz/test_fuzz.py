@@ -166,6 +166,30 @@ _headers = st.fixed_dictionaries(
 )
 
 
+# A round of the finals that is right but for some of its figures: numbers beyond every range among them.
+_figures = st.sampled_from([10**400, -1, 0, float("inf"), float("nan"), [], [[]], [[0.0]], "x", None, {}])
+_rounds = st.fixed_dictionaries(
+    {
+        "kind": st.just("finals"),
+        "tuning": st.just("t"),
+        "signature": st.just("s"),
+        "latency_kind": st.just("host_wall"),
+        "statistic": st.just("p25"),
+        "blocks": st.fixed_dictionaries({"a": st.just([[0.5]]) | st.lists(st.lists(_figures, max_size=2))}),
+        "counts": st.fixed_dictionaries({"a": st.just(3) | _figures}),
+        "clocks_hz": st.fixed_dictionaries({"a": st.none() | _figures}),
+        "digests": st.fixed_dictionaries({"a": st.just("d") | _figures}),
+    }
+)
+
+
+@given(st.lists(_rounds, max_size=3))
+def test_rounds_of_the_finals_in_caches(fuzz_file, rounds):
+    fuzz_file.write_text("".join(json.dumps(line) + "\n" for line in rounds))
+    for round_ in read_cache(fuzz_file).finals.get("t", ()):
+        assert all(0 < s < float("inf") for block in round_.blocks["a"] for s in block)
+
+
 @given(_headers, st.lists(_rows, max_size=4))
 def test_caches_of_the_right_form(fuzz_file, header, rows):
     fuzz_file.write_text("".join(json.dumps(line) + "\n" for line in [header, *rows]))
