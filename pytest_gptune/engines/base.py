@@ -165,6 +165,8 @@ class EngineInfo:
         layers: what the compiler made of the model, a line for each layer; empty where it does not tell.
         facts: what has to agree for the serialised engine to be loaded again, and its SHA-256; empty where
             an engine cannot be kept.
+        device_memory_bytes: the device's memory that it holds, by ``weights`` and ``context`` (activations
+            and scratch); empty where the backend does not tell.
     """
 
     digest: str
@@ -176,6 +178,7 @@ class EngineInfo:
     digest_proves: bool = True
     layers: tuple[str, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
+    device_memory_bytes: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -241,6 +244,13 @@ class Engine(Protocol):
             seconds: wall time to spend; at least one sample is taken.
             at_most: the most samples to take.
             batch: inferences per sample; a sample is their mean.
+        """
+
+    def layer_times(self) -> dict[str, float]:
+        """Seconds of one inference on the loaded inputs by layer; empty where the backend does not tell.
+
+        From runs of their own: a profiler lengthens what it watches, so that these are shares, to be compared
+        with one another and never with samples.
         """
 
     def serialize(self) -> bytes | None:

@@ -124,6 +124,12 @@ class _InProcessEngine:
         except Exception as error:
             raise failure_of(error) from error
 
+    def layer_times(self) -> dict[str, float]:
+        try:
+            return self._engine.layer_times()
+        except Exception as error:
+            raise failure_of(error) from error
+
     def serialize(self) -> bytes | None:
         try:
             return self._engine.serialize()

@@ -38,7 +38,7 @@ from pytest_gptune.records.baseline import (
 from pytest_gptune.records.fingerprint import DEVICE, SOFTWARE, Fingerprint
 from pytest_gptune.records.history import old_model, required_root
 from pytest_gptune.records.route_record import RouteRecord, TuningSpec
-from pytest_gptune.reports.layers import layer_difference
+from pytest_gptune.reports.layers import layer_difference, layer_times
 from pytest_gptune.reports.tuning_report import TuningReport
 from pytest_gptune.storage import locked, scratch_folder
 from pytest_gptune.verdict import Change, Verdict, choose_gate, choose_winner
@@ -118,20 +118,24 @@ class _Conclusion:
             contest.run()
             self._take_finals(contest)
             report = self._judge(contest, baseline, entry, entry_key, why, schema_error)
-            report = replace(report, layers=self._layers(report, contest))
+            report = self._with_layers(report, contest)
             if contest.journal is not None and contest.journal.restored:
                 made = contest.journal.restored
                 note = f"finals:  {made} rounds of builds are of an earlier run, from the tuning cache"
                 report = replace(report, notes=(*report.notes, note))
             return self._with_engine_kept(report, contest)
 
-    def _layers(self, report: TuningReport, contest: Contest) -> tuple[str, ...]:
-        """What the compiler made otherwise of the winner than of the default."""
+    def _with_layers(self, report: TuningReport, contest: Contest) -> TuningReport:
+        """The report with what the compiler made otherwise of the winner than of the default."""
         before = contest.chosen_build(report.spec.default_key)
         after = contest.chosen_build(report.winner or "")
-        if before is None or after is None or not before.layers or not after.layers:
-            return ()
-        return layer_difference(before.layers, after.layers)
+        if before is None or after is None:
+            return report
+        return replace(
+            report,
+            layers=layer_difference(before.layers, after.layers) if before.layers and after.layers else (),
+            layer_times=layer_times(before.layer_times, after.layer_times),
+        )
 
     def _with_engine_kept(self, report: TuningReport, contest: Contest) -> TuningReport:
         """The report, after the winner's engine was kept where that is asked for.

@@ -41,6 +41,7 @@ class MeasuredBuild:
         facts: what its backend wants to see again before it loads the engine.
         path: the engine, put aside; None where it was not asked for or has no such form.
         layers: what the compiler made of the model, a line for each; empty where it does not tell.
+        layer_times: seconds by layer; empty where the backend does not tell.
         latency_s: None until it is chosen.
     """
 
@@ -48,6 +49,7 @@ class MeasuredBuild:
     facts: Mapping[str, str]
     path: Path | None
     layers: tuple[str, ...] = ()
+    layer_times: Mapping[str, float] = field(default_factory=dict)
     latency_s: float | None = None
 
 
@@ -114,7 +116,10 @@ class Contest:
             )
             return
         before = {key: self.result.builds(key) for key in keys}
-        contestants = [Contestant(key, partial(self._build, key), partial(self._note, key)) for key in keys]
+        contestants = [
+            Contestant(key, partial(self._build, key), partial(self._note, key), partial(self._inspect, key))
+            for key in keys
+        ]
         run_finals(contestants, self.plan, self.rng, builds=1, result=self.result)
         measured = [key for key in keys if self.result.builds(key) > before[key]]
         # A round in which a contestant failed is not taken up: the failure belongs to the run that saw it.
@@ -173,6 +178,11 @@ class Contest:
                 path.write_bytes(data)
         info = engine.info
         made.append(MeasuredBuild(info.digest, dict(info.facts), path, tuple(info.layers)))
+
+    def _inspect(self, key: str, engine: Engine) -> None:
+        """Add to a build that was noted what its layers take."""
+        if key not in (CALIBRATION, REFERENCE):
+            self.builds[key][-1] = replace(self.builds[key][-1], layer_times=engine.layer_times())
 
     def _build(self, key: str) -> Engine:
         backend = self.backend

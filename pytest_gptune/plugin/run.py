@@ -147,6 +147,7 @@ class RouteRun:
             builds=1,
             engine_digest=info.digest,
             engine_bytes=info.engine_bytes,
+            device_memory_bytes=dict(info.device_memory_bytes),
             graph=info.graph,
             digest_proves=info.digest_proves,
             warnings=tuple(info.warnings),

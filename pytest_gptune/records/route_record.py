@@ -70,6 +70,7 @@ class RouteRecord:
         not_kept: why it was built although kept engines were given; empty otherwise.
         warnings: what its backend said of the engine, as that no graph could be captured.
         error: why it did not pass, in the words shown to the user.
+        device_memory_bytes: what the engine holds of a device's memory, by ``weights`` and ``context``.
         wall_s: seconds the route took in all.
     """
 
@@ -91,6 +92,7 @@ class RouteRecord:
     not_kept: str = ""
     warnings: tuple[str, ...] = ()
     engine_bytes: int | None = None
+    device_memory_bytes: Mapping[str, int] = field(default_factory=dict)
     graph: bool = False
     speedup: float | None = None
     error: str = ""
@@ -109,7 +111,8 @@ class RouteRecord:
     def from_plain(cls, plain: Mapping[str, Any]) -> RouteRecord:
         """The inverse of ``as_plain``."""
         # Rows of earlier versions lack what was added since.
-        known = [f.name for f in fields(cls) if f.name in plain or f.default is MISSING]
+        optional = [f.name for f in fields(cls) if not f.default is f.default_factory is MISSING]
+        known = [f.name for f in fields(cls) if f.name in plain or f.name not in optional]
         record = cls(**{name: plain[name] for name in known})
         # Files spell an infinite loss as a word.
         losses = {name: float(value) for name, value in record.losses.items()}

@@ -66,6 +66,10 @@ def _test(report: TuningReport) -> dict[str, Any]:
         "inert_knobs": list(report.inert_knobs),
         "unfinished": report.unfinished,
         "layers": list(report.layers),
+        "layer_times": [
+            {"layer": time.layer, "default": time.default_s, "winner": time.winner_s}
+            for time in report.layer_times
+        ],
         "notes": list(report.notes),
     }
 
@@ -100,6 +104,7 @@ def _route(record: RouteRecord) -> dict[str, Any]:
         "builds": record.builds,
         "engine_digest": record.engine_digest,
         "engine_bytes": record.engine_bytes,
+        "device_memory_bytes": dict(record.device_memory_bytes),
         "graph": record.graph,
         "same_as": record.same_as,
         "kept": record.kept,

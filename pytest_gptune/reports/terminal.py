@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gptune.records.baseline import shapes_text
 from pytest_gptune.records.route_record import Latency, RouteRecord
+from pytest_gptune.reports.layers import slowest_layers
 from pytest_gptune.reports.tuning_report import TuningReport
 
 if TYPE_CHECKING:
@@ -140,6 +141,9 @@ def _finalist_lines(report: TuningReport) -> list[str]:
         shown = "; ".join(report.layers[:_LAYERS])
         more = f"; and {len(report.layers) - _LAYERS} more" if len(report.layers) > _LAYERS else ""
         lines.append(f"layers:  of the default (-) and the winner (+): {shown}{more}")
+    if slowest := slowest_layers(report.layer_times, _LAYERS):
+        shares = ", ".join(f"{layer} {share:.0%}" for layer, share in slowest)
+        lines.append(f"layers:  the winner spends most in {shares} (profiled)")
     return lines
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pytest_gptune.records.route_record import RouteRecord, TuningSpec
+from pytest_gptune.reports.layers import LayerTime
 from pytest_gptune.verdict import Verdict
 
 
@@ -26,6 +27,7 @@ class TuningReport:
         unfinished: why the search is not at its end; empty when it is.
         layers: what the compiler made otherwise of the winner than of the default: lines with ``-`` and
             ``+``; empty where it does not tell, or made the same.
+        layer_times: what each layer of both takes; empty where the backend does not tell.
     """
 
     spec: TuningSpec
@@ -40,6 +42,7 @@ class TuningReport:
     notes: tuple[str, ...] = ()
     unfinished: str = ""
     layers: tuple[str, ...] = ()
+    layer_times: tuple[LayerTime, ...] = ()
 
     def saying(self, sentence: str) -> TuningReport:
         """The same with a further sentence in the message of its verdict."""

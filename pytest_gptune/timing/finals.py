@@ -4,16 +4,17 @@ Each round gives every contestant one block, in random order; the head of a bloc
 threads of the engine before still spin then and caches are cold. Each build of a contestant is interleaved
 with the build of the same number of every other: pairs of builds are the replicates.
 
-On the host's clock a build stands for itself by its quietest block: other processes come in bursts that are
-longer than a block and shorter than a build's turn, so one of several blocks is undisturbed. What that leaves
-unseen, a tail that is the engine's own, is judged by quantiles over all blocks.
+A build stands for itself by its quietest block: other processes come in bursts that are longer than a block
+and shorter than a build's turn, so one of several blocks is undisturbed. That holds on a device's clock too:
+an engine that waits for the host has its pace. What that leaves unseen, a tail that is the engine's own, is
+judged by quantiles over all blocks.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -49,11 +50,13 @@ class Contestant:
         key: what it is called in the result.
         build: builds it anew, checks it and loads its inputs; raises GptuneError where that fails.
         measured: is given each engine that was measured, before it is closed.
+        inspected: is given it once all engines of the round are noted; what fails there costs no result.
     """
 
     key: str
     build: Callable[[], Engine]
     measured: Callable[[Engine], None] | None = None
+    inspected: Callable[[Engine], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -121,13 +124,13 @@ class FinalsResult:
         Args:
             key: the contestant.
             statistic: a quantile over all blocks of the build; None for the statistic that stands for a
-                latency, which on the host's clock is that of the quietest block.
+                latency, that of the quietest block.
         """
         builds = self.blocks.get(key, [])
-        if statistic is None and self.latency_kind == "host_wall":
+        if statistic is None:
             share = _SHARES[self.statistic]
             return [min(quantile(sorted(block), share) for block in blocks) for blocks in builds]
-        share = _SHARES[statistic or self.statistic]
+        share = _SHARES[statistic]
         return [quantile(sorted(sample for block in blocks for sample in block), share) for blocks in builds]
 
     def cycles(self, key: str) -> list[float] | None:
@@ -244,6 +247,10 @@ def _one_build(
             if contestant.measured is not None:
                 with _failing(contestant.key, result):
                     contestant.measured(engines[contestant.key][0])
+        for contestant in contestants:
+            if contestant.inspected is not None:
+                with suppress(GptuneError):
+                    contestant.inspected(engines[contestant.key][0])
     except _ContestantFailedError:
         return False
     finally:

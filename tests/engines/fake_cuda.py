@@ -65,6 +65,7 @@ class FakeRuntime:
         self.called: list[str] = []
         self.last_error = Error.cudaSuccess
         self.memory: dict[int, Any] = {}
+        self.pinned: dict[int, Any] = {}
         self.capturing = False
         self._events: dict[int, float] = {}
         self._next = 1
@@ -131,6 +132,14 @@ class FakeRuntime:
         block = ctypes.create_string_buffer(size)
         self.memory[ctypes.addressof(block)] = block
         return ctypes.addressof(block)
+
+    def cudaMallocHost(self, size: int) -> int:
+        block = ctypes.create_string_buffer(size)
+        self.pinned[ctypes.addressof(block)] = block
+        return ctypes.addressof(block)
+
+    def cudaFreeHost(self, pointer: int) -> None:
+        del self.pinned[pointer]
 
     def cudaFree(self, pointer: int) -> None:
         del self.memory[pointer]

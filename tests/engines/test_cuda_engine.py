@@ -65,6 +65,7 @@ def make(fake: FakeRuntime) -> Iterator[Make]:
     for engine in made:
         engine.close()
     assert not fake.memory
+    assert not fake.pinned
     assert fake.living_events == 0
 
 
@@ -271,3 +272,44 @@ def test_a_flush_comes_before_each_inference(make: Make, fake: FakeRuntime, fuse
     fake.called.clear()
     engine.sample(60.0, 7, batch=5)
     assert fake.called.count("cudaMemsetAsync") == 7
+
+
+def test_transfers_are_part_of_each_inference_where_that_is_asked_for(
+    make: Make, fake: FakeRuntime, fused: Path
+) -> None:
+    engine = make(fused, transfers=True, l2_flush=True)  # one inference a sample
+    engine.load({"x": np.ones((4, 64), np.float32)})
+    assert len(fake.pinned) == 2
+    fake.called.clear()
+    engine.sample(60.0, 7, batch=5)
+    assert fake.called.count("cudaMemcpyAsync") == 7 * 2
+    engine.load({"x": np.zeros((4, 64), np.float32)})
+    assert len(fake.pinned) == 2
+    with_zeros = engine.run({"x": np.zeros((4, 64), np.float32)})["y"]
+    engine.sample(60.0, 1)
+    np.testing.assert_array_equal(engine.run({"x": np.zeros((4, 64), np.float32)})["y"], with_zeros)
+
+
+@pytest.mark.parametrize("declared", [[1, "n"], [3, "a", "b"], [2, 5, 2]])
+def test_an_output_of_another_shape_than_declared_is_allocated_by_each_run(
+    make: Make, tmp_path: Path, declared: list[Any]
+) -> None:
+    """ONNX Runtime refuses a buffer for it."""
+    nodes = [
+        helper.make_node("Identity", ["x"], ["same"]),
+        helper.make_node("Reshape", ["x", "shape"], ["y"]),
+    ]
+    inputs: Any = {"x": (TensorProto.FLOAT, ["n", 4]), "shape": (TensorProto.INT64, ["r"])}
+    outputs: Any = {"same": (TensorProto.FLOAT, ["n", 4]), "y": (TensorProto.FLOAT, declared)}
+    path = models.write(models.build(nodes, inputs, outputs), tmp_path / "m.onnx")
+    engine = make(path)
+    for scale in (1.0, 2.0):
+        x = np.full((2, 4), scale, np.float32)
+        given = {"x": x, "shape": np.array([2, 2, 2])}
+        engine.load(given)
+        assert len(engine.sample(10.0, 5).latencies_s) == 5
+        got = engine.run(given)
+        np.testing.assert_array_equal(got["y"], x.reshape(2, 2, 2))
+        np.testing.assert_array_equal(got["same"], x)
+    with pytest.raises(BuildRejectedError, match="but y are of another shape than the model declares"):
+        make(path, WITH_GRAPH).load(given)

@@ -134,6 +134,8 @@ def test_only_some_of_many_nodes_are_named(build: Build, tmp_path: Path) -> None
         ({"provider": "cuda", "l2_flush": 1}, "'l2_flush' is 1", "True or False"),
         ({"device": 1}, "'device' is for provider cuda", "set 'provider' to 'cuda'"),
         ({"provider": "cpu", "l2_flush": True}, "'l2_flush' is for provider cuda", "leave 'l2_flush' out"),
+        ({"provider": "cuda", "transfers": "yes"}, "'transfers' is 'yes'", "True or False"),
+        ({"provider": "cpu", "transfers": True}, "'transfers' is for provider cuda", "leave 'transfers' out"),
     ],
 )
 def test_bad_options_are_refused(

@@ -66,6 +66,9 @@ class ScriptedEngine:
         assert 0 < len(block) <= at_most
         return SampleBlock(tuple(block))
 
+    def layer_times(self) -> dict[str, float]:
+        return {}
+
     def serialize(self) -> bytes | None:
         return None
 

@@ -9,11 +9,12 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 from scripted_engines import ScriptedEngine
 
-from pytest_gptune.engines.base import BuildRejectedError, EngineFailedError, LatencyKind
+from pytest_gptune.engines.base import BuildRejectedError, Engine, EngineFailedError, LatencyKind
 from pytest_gptune.timing.finals import (
     Contestant,
     FinalistFailedError,
@@ -299,7 +300,7 @@ def test_figures_of_a_result() -> None:
     assert result.latencies("absent") == []
 
 
-def test_on_the_hosts_clock_a_build_stands_by_its_quietest_block() -> None:
+def test_a_build_stands_by_its_quietest_block() -> None:
     quiet, disturbed = [1.0, 1.0, 1.1, 1.2], [1.4, 1.5, 1.6, 9.0]
     result = FinalsResult(blocks={"a": [[disturbed, quiet, disturbed], [disturbed, disturbed]]})
     assert result.latencies("a") == [pytest.approx(1.0), pytest.approx(1.475)]
@@ -310,8 +311,32 @@ def test_on_the_hosts_clock_a_build_stands_by_its_quietest_block() -> None:
     assert result.latencies("a", "p95")[0] > 5, "the tail is that of all blocks"
 
 
-def test_on_a_devices_clock_it_is_the_median_of_all_blocks() -> None:
+def test_on_a_devices_clock_it_is_the_quietest_blocks_median() -> None:
+    """An engine that waits for the host has bursts of the host in it."""
     result = FinalsResult(
-        statistic="median", latency_kind="device_queued", blocks={"a": [[[1.0, 1.0], [3.0, 3.0, 3.0]]]}
+        statistic="median", latency_kind="device_queued", blocks={"a": [[[1.0, 2.0, 9.0], [3.0, 3.0, 3.0]]]}
     )
-    assert result.latencies("a") == [3.0]
+    assert result.latencies("a") == [2.0]
+
+
+def test_what_fails_in_looking_at_an_engine_costs_no_result() -> None:
+    """All are measured and noted before the first is looked at."""
+    seen: list[str] = []
+
+    def inspect(key: str, engine: Engine) -> None:
+        seen.append(f"inspected {key}")
+        raise EngineFailedError("the profiler died")
+
+    contestants = [
+        Contestant(
+            key,
+            lambda: ScriptedEngine(itertools.repeat([0.001])),
+            partial(lambda key, _engine: seen.append(f"measured {key}"), key),
+            partial(inspect, key),
+        )
+        for key in ("a", "b")
+    ]
+    result = run_finals(contestants, FinalsPlan(builds=1, rounds=1), random.Random(0), builds=1)
+    assert seen == ["measured a", "measured b", "inspected a", "inspected b"]
+    assert result.failures == {}
+    assert (result.builds("a"), result.builds("b")) == (1, 1)

@@ -49,6 +49,10 @@ def test_a_full_search_finds_the_fastest_accurate_route(trt_project: TrtProject)
     assert best["latency"]["median"] == pytest.approx(80e-6, rel=0.01)
     assert best["speedup"] == pytest.approx(1.25, rel=0.01)
     assert best["engine_digest"] != route_of(report, "default")["engine_digest"]
+    assert best["device_memory_bytes"]["context"] == 1 << 20
+    times = {row["layer"]: (row["default"], row["winner"]) for row in test["layer_times"]}
+    assert times["y"] == (pytest.approx(100e-6, rel=0.01), pytest.approx(80e-6, rel=0.01))
+    result.stdout.fnmatch_lines(["*layers:  the winner spends most in y 50%, *"])
     assert result.ret == 0
 
 

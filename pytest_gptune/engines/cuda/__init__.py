@@ -8,10 +8,10 @@ and MPS hold as they do for any program.
 from pytest_gptune.engines.cuda.clocks import ClockReading, Clocks
 from pytest_gptune.engines.cuda.device import Device
 from pytest_gptune.engines.cuda.graph import Graph, capture
-from pytest_gptune.engines.cuda.memory import POISON, DeviceBuffer, L2Flush
+from pytest_gptune.engines.cuda.memory import POISON, DeviceBuffer, L2Flush, Transfers, copy_to_host
 from pytest_gptune.engines.cuda.runtime import CudaError
 from pytest_gptune.engines.cuda.sampling import DeviceSamples, launches_for, sample_queued
-from pytest_gptune.engines.cuda.stream import Stream
+from pytest_gptune.engines.cuda.stream import Stream, Streams
 
 __all__ = [
     "POISON",
@@ -24,7 +24,10 @@ __all__ = [
     "Graph",
     "L2Flush",
     "Stream",
+    "Streams",
+    "Transfers",
     "capture",
+    "copy_to_host",
     "launches_for",
     "sample_queued",
 ]

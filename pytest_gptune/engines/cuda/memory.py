@@ -1,7 +1,8 @@
-"""Device memory."""
+"""Device memory, and copies between it and the host."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pytest_gptune.engines.cuda.runtime import CudaError, call, runtime
@@ -52,7 +53,16 @@ class DeviceBuffer:
 
         source = np.ascontiguousarray(array)
         self._check_size(source.nbytes)
-        self._copy(self._pointer, source.ctypes.data, source.nbytes, "cudaMemcpyHostToDevice", stream)
+        if source.nbytes:
+            call(
+                "cudaMemcpyAsync",
+                self._pointer,
+                source.ctypes.data,
+                source.nbytes,
+                _kind("HostToDevice"),
+                stream.handle,
+            )
+        stream.synchronize()
 
     def copy_to_host(self, array: np.ndarray, stream: Stream) -> None:
         """Fill a C-contiguous array from the start of the buffer, and wait until it is there.
@@ -63,7 +73,7 @@ class DeviceBuffer:
         self._check_size(array.nbytes)
         if not (array.flags.c_contiguous and array.flags.writeable):
             raise CudaError("a copy to the host needs a contiguous, writeable array")
-        self._copy(array.ctypes.data, self._pointer, array.nbytes, "cudaMemcpyDeviceToHost", stream)
+        copy_to_host(array, self._pointer, stream)
 
     def poison(self, stream: Stream) -> None:
         """Enqueue filling it with bits of all ones: an output that is not written stays NaN or -1."""
@@ -80,12 +90,75 @@ class DeviceBuffer:
         if nbytes > self._nbytes:
             raise CudaError(f"an array of {nbytes} bytes does not fit a device buffer of {self._nbytes}")
 
-    @staticmethod
-    def _copy(target: int, source: int, nbytes: int, kind: str, stream: Stream) -> None:
-        if nbytes:
-            direction: Any = getattr(runtime().cudaMemcpyKind, kind)
-            call("cudaMemcpyAsync", target, source, nbytes, direction, stream.handle)
-        stream.synchronize()
+
+def copy_to_host(array: np.ndarray, pointer: int, stream: Stream) -> None:
+    """Fill a C-contiguous array from an address on the device, and wait until it is there.
+
+    Raises:
+        CudaError: the copy failed.
+    """
+    if array.nbytes:
+        kind = _kind("DeviceToHost")
+        call("cudaMemcpyAsync", array.ctypes.data, pointer, array.nbytes, kind, stream.handle)
+    stream.synchronize()
+
+
+class Transfers:
+    """Copies of the inputs to the device and of the outputs back, from and to pinned memory of the host.
+
+    Args:
+        inputs: what is filled before an inference, with what it holds now.
+        outputs: what is copied to the host after it.
+        stream: the copies lie on it, around what is enqueued between.
+
+    Raises:
+        EngineOutOfMemoryError: the host has not as much memory that can be pinned.
+        CudaError: CUDA refuses otherwise.
+    """
+
+    def __init__(
+        self, inputs: Sequence[DeviceBuffer], outputs: Sequence[DeviceBuffer], stream: Stream
+    ) -> None:
+        self._stream = stream
+        self._pinned: list[int] = []
+        try:
+            self._in = [(buffer, self._pin(buffer.nbytes)) for buffer in inputs if buffer.nbytes]
+            self._out = [(buffer, self._pin(buffer.nbytes)) for buffer in outputs if buffer.nbytes]
+            for buffer, host in self._in:
+                self._copy(host, buffer.pointer, buffer.nbytes, "DeviceToHost")
+            stream.synchronize()
+        except BaseException:
+            self.close()
+            raise
+
+    def around(self, enqueue: Callable[[], object]) -> Callable[[], object]:
+        """An inference with its copies, all enqueued."""
+
+        def whole() -> None:
+            for buffer, host in self._in:
+                self._copy(buffer.pointer, host, buffer.nbytes, "HostToDevice")
+            enqueue()
+            for buffer, host in self._out:
+                self._copy(host, buffer.pointer, buffer.nbytes, "DeviceToHost")
+
+        return whole
+
+    def close(self) -> None:
+        """Free the pinned memory."""
+        while self._pinned:
+            call("cudaFreeHost", self._pinned.pop())
+
+    def _pin(self, nbytes: int) -> int:
+        pointer = int(call("cudaMallocHost", nbytes))
+        self._pinned.append(pointer)
+        return pointer
+
+    def _copy(self, target: int, source: int, nbytes: int, direction: str) -> None:
+        call("cudaMemcpyAsync", target, source, nbytes, _kind(direction), self._stream.handle)
+
+
+def _kind(direction: str) -> Any:
+    return getattr(runtime().cudaMemcpyKind, f"cudaMemcpy{direction}")
 
 
 class L2Flush:

@@ -23,7 +23,7 @@ from pytest_gptune.engines.base import (
     ModelInfo,
     RoutePairs,
 )
-from pytest_gptune.engines.cuda import Stream
+from pytest_gptune.engines.cuda import Stream, Streams
 from pytest_gptune.engines.machine import cpu_model, load_average, steering_environment, usable_cores
 from pytest_gptune.engines.onnxruntime import cuda_provider, identity, knobs, quantise
 from pytest_gptune.engines.onnxruntime.cuda_engine import CudaSessionEngine
@@ -45,6 +45,7 @@ _OPTIONS = {
     "allow_cpu_nodes": "True: nodes the provider leaves to the CPU are accepted",
     "device": "provider cuda: an index (default 0), or a UUID from GPU- or MIG- on",
     "l2_flush": "provider cuda: True empties the device's L2 cache before each sample",
+    "transfers": "provider cuda: True times copying inputs to the device and outputs back as well",
     "log_severity": "0 (verbose) to 4 (fatal); default 3 (errors)",
     quantise.OPTION: "nodes, groups, or patterns of node names: search these knobs without an expression",
 }
@@ -70,6 +71,7 @@ class OnnxRuntimeBackend:
     def __init__(self) -> None:
         # Routes that differ in settings of the run alone share their optimised graph.
         self._graphs: dict[tuple[str, ...], str | None] = {}
+        self._streams = Streams()
 
     def check_available(self, options: Mapping[str, Any]) -> None:
         """Raise BackendMissingError unless onnxruntime and the provider asked for are installed."""
@@ -177,7 +179,7 @@ class OnnxRuntimeBackend:
         request = quantised_request(request)
         digest = self._engine_digest(request)
         options, effective = _session_options(request)
-        return _engine(
+        return self._engine(
             request, request.model, options, effective, digest, lambda: self._shippable(request), None
         )
 
@@ -207,9 +209,47 @@ class OnnxRuntimeBackend:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         digest = _digest(request, hashlib.sha256(data).hexdigest(), effective)
         try:
-            return _engine(request, data, options, effective, digest, lambda: data, len(data))
+            return self._engine(request, data, options, effective, digest, lambda: data, len(data))
         except ModelError as error:
             raise BuildRejectedError(f"the kept engine cannot be loaded: {error.what}") from error
+
+    def _engine(
+        self,
+        request: BuildRequest,
+        model: str | bytes,
+        options: Any,
+        effective: Mapping[str, str],
+        digest: str,
+        serialise: Callable[[], bytes | None],
+        engine_bytes: int | None,
+    ) -> SessionEngine | CudaSessionEngine:
+        """The engine over a model by path or by its bytes; its build time is that of ``InferenceSession``."""
+        stream: Stream | None = None
+        given: dict[str, str] = {}
+        if _provider(request.options) == knobs.CUDA:
+            given = {**cuda_provider.prepare(request.options), **knobs.provider_options(effective)}
+            stream = self._streams.of(cuda_provider.device_of(request.options))
+            given["user_compute_stream"] = str(stream.handle)
+        start = time.perf_counter()
+        session = _make_session(request, model, options, given)
+        info = EngineInfo(
+            digest=digest,
+            latency_kind="host_wall" if stream is None else "device_queued",
+            build_seconds=time.perf_counter() - start,
+            engine_bytes=engine_bytes,
+            graph=given.get(cuda_provider.GRAPH) == "1",
+        )
+        if stream is None:
+            return SessionEngine(session, info, serialise)
+        return CudaSessionEngine(
+            session,
+            info,
+            serialise,
+            cuda_provider.device_of(request.options),
+            stream,
+            l2_flush=bool(request.options.get("l2_flush")),
+            transfers=bool(request.options.get("transfers")),
+        )
 
     def _shippable(self, request: BuildRequest) -> bytes | None:
         """The optimised model, complete in itself; None where there is no such form."""
@@ -244,42 +284,6 @@ def _digest(request: BuildRequest, graph: str, effective: Mapping[str, str]) -> 
     provider = _provider(request.options)
     # The written graph only names weights that lie in external files: the model's digest contains them.
     return identity.engine_digest([request.model_sha256, graph], ort.__version__, provider, effective)
-
-
-def _engine(
-    request: BuildRequest,
-    model: str | bytes,
-    options: Any,
-    effective: Mapping[str, str],
-    digest: str,
-    serialise: Callable[[], bytes | None],
-    engine_bytes: int | None,
-) -> SessionEngine | CudaSessionEngine:
-    """The engine over a model by its path or its bytes; its build time is that of ``InferenceSession``."""
-    stream: Stream | None = None
-    given: dict[str, str] = {}
-    if _provider(request.options) == knobs.CUDA:
-        given = {**cuda_provider.prepare(request.options), **knobs.provider_options(effective)}
-        stream = Stream()
-        given["user_compute_stream"] = str(stream.handle)
-    try:
-        start = time.perf_counter()
-        session = _make_session(request, model, options, given)
-        info = EngineInfo(
-            digest=digest,
-            latency_kind="host_wall" if stream is None else "device_queued",
-            build_seconds=time.perf_counter() - start,
-            engine_bytes=engine_bytes,
-            graph=given.get(cuda_provider.GRAPH) == "1",
-        )
-        if stream is None:
-            return SessionEngine(session, info, serialise)
-        device, flush = cuda_provider.device_of(request.options), bool(request.options.get("l2_flush"))
-        return CudaSessionEngine(session, info, serialise, device, stream, l2_flush=flush)
-    except BaseException:
-        if stream is not None:
-            stream.close()
-        raise
 
 
 def _make_session(request: BuildRequest, model: str | bytes, options: Any, given: Mapping[str, str]) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -22,10 +22,12 @@ from pytest_gptune.engines.cuda import (
     DeviceBuffer,
     L2Flush,
     Stream,
+    Transfers,
+    copy_to_host,
     launches_for,
     sample_queued,
 )
-from pytest_gptune.engines.onnxruntime.session import check_names, failed
+from pytest_gptune.engines.onnxruntime.session import check_names, failed, is_of_another_shape
 from pytest_gptune.engines.onnxruntime.tensors import element_type_of, from_ort_value, to_ort_value
 from pytest_gptune.errors import GptuneError
 
@@ -56,6 +58,7 @@ class _Binding:
     Attributes:
         graph_id: ONNX Runtime's number of the graph, -1 for none.
         host_inputs: values of ONNX Runtime's own, for inputs that are read on the host.
+        allocated: outputs that ONNX Runtime allocates in each run, since it would refuse buffers for them.
     """
 
     def __init__(self, io: Any, graph_id: int) -> None:
@@ -64,13 +67,14 @@ class _Binding:
         self.inputs: dict[_Tensor, DeviceBuffer] = {}
         self.outputs: dict[_Tensor, DeviceBuffer] = {}
         self.host_inputs: dict[str, Any] = {}
+        self.allocated: dict[str, _Tensor] = {}
 
     def close(self) -> None:
         """Free the buffers."""
         self.io = None
         for buffer in (*self.inputs.values(), *self.outputs.values()):
             buffer.close()
-        self.inputs, self.outputs, self.host_inputs = {}, {}, {}
+        self.inputs, self.outputs, self.host_inputs, self.allocated = {}, {}, {}, {}
 
 
 class CudaSessionEngine:
@@ -81,8 +85,9 @@ class CudaSessionEngine:
         info: facts about it; ``graph`` says whether the session captures graphs.
         serialise: gives the engine as it can be shipped.
         device: made current for all that is done here; another engine may have another.
-        stream: closed with the engine.
+        stream: all its work is enqueued on it; other engines may have it as well.
         l2_flush: empty the L2 cache before each sample.
+        transfers: time the copies of inputs and outputs as well.
         memory: ONNX Runtime's name of the memory that buffers lie in.
 
     Raises:
@@ -98,6 +103,7 @@ class CudaSessionEngine:
         stream: Stream,
         *,
         l2_flush: bool = False,
+        transfers: bool = False,
         memory: str = "cuda",
     ) -> None:
         self._session = session
@@ -122,6 +128,8 @@ class CudaSessionEngine:
         self._loaded: _Binding | None = None
         self._batch = 1
         self._flush = L2Flush(device, stream) if l2_flush else None
+        self._transfers: Transfers | None = None
+        self._with_transfers = transfers
         self._clocks = Clocks(device)
 
     @property
@@ -136,11 +144,16 @@ class CudaSessionEngine:
         binding = self._bind(inputs)
         for buffer in binding.outputs.values():
             buffer.poison(self._stream)
+        if binding.allocated:
+            self._bind_outputs(binding)
         self._run_once(binding.io, self._options(binding.graph_id, wait=True))
         results: dict[str, np.ndarray] = {}
         for name, value in zip(self._output_names, binding.io.get_outputs(), strict=True):
             if name in self._on_host:
                 results[name] = from_ort_value(value, name)
+            elif output := binding.allocated.get(name):
+                results[name] = np.empty(tuple(value.shape()), output.dtype)
+                copy_to_host(results[name], value.data_ptr(), self._stream)
         for output, buffer in binding.outputs.items():
             results[output.name] = np.empty(output.shape, output.dtype)
             buffer.copy_to_host(results[output.name], self._stream)
@@ -149,6 +162,10 @@ class CudaSessionEngine:
     def load(self, inputs: Mapping[str, np.ndarray]) -> None:
         """Put the inputs into device buffers; samples read those."""
         self._loaded = self._bind(inputs)
+        if self._with_transfers:
+            self._drop_transfers()
+            buffers = [tuple(placed.values()) for placed in (self._loaded.inputs, self._loaded.outputs)]
+            self._transfers = Transfers(buffers[0], buffers[1], self._stream)
         self._batch = 1
         if self._flush is None:
             # The first runs search for algorithms and grow the arena; the fastest says how long one takes.
@@ -180,24 +197,40 @@ class CudaSessionEngine:
             conditions=reading.conditions,
         )
 
+    def layer_times(self) -> dict[str, float]:
+        """Empty: ONNX Runtime profiles a session for all its life or not at all."""
+        return {}
+
     def serialize(self) -> bytes | None:
         """The optimised model; None where ONNX Runtime cannot write it."""
         return self._serialise()
 
     def close(self) -> None:
-        """Drop the session, then the memory and the stream it used."""
+        """Drop the session, then the memory it used."""
         self._device.make_current()
+        self._drop_transfers()
         for binding in self._bindings.values():
             binding.close()
         self._bindings, self._loaded, self._session = {}, None, None
         if self._flush is not None:
             self._flush.close()
         self._clocks.close()
-        self._stream.close()
+
+    def _drop_transfers(self) -> None:
+        if self._transfers is not None:
+            self._stream.synchronize()
+            self._transfers.close()
+            self._transfers = None
 
     def _enqueue(self, binding: _Binding) -> Callable[[], object]:
         run, io, options = self._session.run_with_iobinding, binding.io, self._options(binding.graph_id)
-        return lambda: run(io, options)
+
+        def run_and_allocate() -> None:
+            self._bind_outputs(binding)
+            run(io, options)
+
+        enqueue = run_and_allocate if binding.allocated else lambda: run(io, options)
+        return enqueue if self._transfers is None else self._transfers.around(enqueue)
 
     def _bind(self, inputs: Mapping[str, np.ndarray]) -> _Binding:
         """The binding for inputs and outputs of these shapes, with these inputs in it."""
@@ -210,14 +243,12 @@ class CudaSessionEngine:
             outputs = self._outputs_for(arrays)
             key = (*((name, array.dtype, array.shape) for name, array in arrays.items()), outputs)
             binding = self._bindings.pop(key, None)
-            fresh = binding is None
             if binding is None:
                 self._make_room()
                 binding = self._new_binding(arrays, outputs)
+            else:
+                self._fill(binding, arrays)
             self._bindings[key] = binding  # the one used last stands last
-            self._fill(binding, arrays)
-            if fresh and self._info.graph:
-                self._capture(binding)
         return binding
 
     def _outputs_for(self, arrays: Mapping[str, np.ndarray]) -> tuple[_Tensor, ...]:
@@ -248,16 +279,55 @@ class CudaSessionEngine:
                     buffer = binding.inputs[tensor] = DeviceBuffer(array.nbytes)
                     self._place(binding.io.bind_input, tensor, buffer)
             for output in outputs:
-                if output.name in self._on_host:
-                    binding.io.bind_output(output.name)
-                    continue
-                nbytes = output.dtype.itemsize * math.prod(output.shape)
-                buffer = binding.outputs[output] = DeviceBuffer(nbytes)
-                self._place(binding.io.bind_output, output, buffer)
+                if output.name not in self._on_host:
+                    nbytes = output.dtype.itemsize * math.prod(output.shape)
+                    binding.outputs[output] = DeviceBuffer(nbytes)
+            self._bind_outputs(binding)
+            self._fill(binding, arrays)
+            self._try(binding)
+            if self._info.graph:
+                self._capture(binding)
         except BaseException:
             binding.close()
             raise
         return binding
+
+    def _bind_outputs(self, binding: _Binding) -> None:
+        """Bind every output, in the session's order, to its buffer or to memory that the run allocates."""
+        binding.io.clear_binding_outputs()
+        placed = {tensor.name: (tensor, buffer) for tensor, buffer in binding.outputs.items()}
+        for name in self._output_names:
+            if name in placed:
+                self._place(binding.io.bind_output, *placed[name])
+            elif name in self._on_host:
+                binding.io.bind_output(name)
+            else:
+                binding.io.bind_output(name, self._memory, self._device.index)
+
+    def _try(self, binding: _Binding) -> None:
+        """Run once without a graph; outputs of other shapes than declared are left to ONNX Runtime then.
+
+        Raises:
+            BuildRejectedError: there are such outputs, and there is to be a graph.
+        """
+        try:
+            self._session.run_with_iobinding(binding.io, self._options(_NO_GRAPH, wait=True))
+        except Exception as error:  # ONNX Runtime's errors derive from Exception alone
+            if not is_of_another_shape(error):
+                raise
+        else:
+            return
+        declared = {item.name: item.shape for item in self._session.get_outputs()}
+        for output in [o for o in binding.outputs if not _fits(o.shape, declared[o.name])]:
+            binding.allocated[output.name] = output
+            binding.outputs.pop(output).close()
+        if self._info.graph:
+            raise BuildRejectedError(
+                f"the route asks for a CUDA graph, but {', '.join(sorted(binding.allocated))} are of another "
+                "shape than the model declares, so that each run allocates them elsewhere",
+                mend="correct the declared shapes of the model, or leave enable_cuda_graph off",
+            )
+        self._bind_outputs(binding)
 
     def _place(self, bind: Callable[..., object], tensor: _Tensor, buffer: DeviceBuffer) -> None:
         element_type = element_type_of(tensor.dtype)
@@ -332,6 +402,13 @@ class CudaSessionEngine:
         options.add_run_config_entry(_GRAPH_ID, str(graph_id))
         options.add_run_config_entry(_NO_WAIT, "0" if wait else "1")
         return options
+
+
+def _fits(shape: tuple[int, ...], declared: Sequence[Any]) -> bool:
+    """Whether a tensor has the rank and the sizes that are declared; names stand for any size."""
+    return len(shape) == len(declared) and all(
+        not isinstance(size, int) or size == dim for dim, size in zip(shape, declared, strict=True)
+    )
 
 
 @contextmanager

@@ -20,6 +20,9 @@ from pytest_gptune.errors import SettingsError
 
 GRAPH = "enable_cuda_graph"
 
+# Options of the marker that are on or off.
+_SWITCHES = ("l2_flush", "transfers")
+
 # cublasGetProperty's numbers of major, minor and patch level.
 _PROPERTIES = (0, 1, 2)
 
@@ -28,7 +31,7 @@ _DEVICE = re.compile(r"\d+|(GPU|MIG)-[0-9a-fA-F-]+", re.IGNORECASE)
 
 def check_options(options: Mapping[str, Any], provider: str) -> None:
     """Raise SettingsError for a device or a flush that cannot be meant; no device is asked."""
-    for name in ("device", "l2_flush"):
+    for name in ("device", *_SWITCHES):
         if name in options and provider != knobs.CUDA:
             raise SettingsError(
                 f"option '{name}' is for provider cuda, and the provider is {provider}",
@@ -42,13 +45,13 @@ def check_options(options: Mapping[str, Any], provider: str) -> None:
             where="options={...} of the marker",
             mend="use an index, as 0, or a UUID, as 'GPU-...' or 'MIG-...' (nvidia-smi -L lists them)",
         )
-    flush = options.get("l2_flush", False)
-    if not isinstance(flush, bool):
-        raise SettingsError(
-            f"option 'l2_flush' is {flush!r}",
-            where="options={...} of the marker",
-            mend="use True or False",
-        )
+    for name in _SWITCHES:
+        if not isinstance(options.get(name, False), bool):
+            raise SettingsError(
+                f"option '{name}' is {options[name]!r}",
+                where="options={...} of the marker",
+                mend="use True or False",
+            )
 
 
 def device_of(options: Mapping[str, Any]) -> Device:

@@ -76,11 +76,15 @@ class SessionEngine:
                     if end >= deadline or len(samples) >= at_most:
                         break
         except Exception as error:  # ONNX Runtime's errors derive from Exception alone
-            if not self._allocates and _NOT_AS_DECLARED.search(str(error)):
+            if not self._allocates and is_of_another_shape(error):
                 self._allocates = True
                 return self.sample(seconds, at_most, batch)
             raise failed(error) from error
         return before.describe(SampleBlock(tuple(samples)), HostClock.now())
+
+    def layer_times(self) -> dict[str, float]:
+        """Empty: ONNX Runtime profiles a session for all its life or not at all."""
+        return {}
 
     def serialize(self) -> bytes | None:
         """The optimised model; None where ONNX Runtime cannot write it."""
@@ -128,6 +132,11 @@ def check_names(wanted: Sequence[str], inputs: Mapping[str, np.ndarray]) -> None
             f"inputs do not match the model's: missing {missing}, unknown {extra}",
             mend=f"give exactly {list(wanted)}",
         )
+
+
+def is_of_another_shape(error: Exception) -> bool:
+    """Whether ONNX Runtime refuses to write an output where it is bound, since another shape is declared."""
+    return bool(_NOT_AS_DECLARED.search(str(error)))
 
 
 def failed(error: Exception) -> EngineFailedError:

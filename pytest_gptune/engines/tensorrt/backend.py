@@ -21,6 +21,7 @@ from pytest_gptune.engines.base import (
     RouteFailureError,
     RoutePairs,
 )
+from pytest_gptune.engines.cuda import Streams
 from pytest_gptune.engines.machine import load_average, steering_environment
 from pytest_gptune.engines.tensorrt import digests, knobs
 from pytest_gptune.engines.tensorrt.build_log import build_log
@@ -44,6 +45,9 @@ class TensorRtBackend:
     """NVIDIA TensorRT through its Python module."""
 
     name: ClassVar[str] = "tensorrt"
+
+    def __init__(self) -> None:
+        self._streams = Streams()
 
     @cached_property
     def _trt(self) -> Any:
@@ -179,10 +183,11 @@ class TensorRtBackend:
         self, target: Target, request: BuildRequest, plan: Plan, device: Device | None
     ) -> TensorRtEngine:
         loaded, graph, text, warnings = None, False, "", list(plan.warnings)
+        memory: dict[str, int] = {}
         if device is not None:
-            loaded = LoadedEngine(target, plan.data, device)
+            loaded = LoadedEngine(target, plan.data, device, self._streams)
             try:
-                text = loaded.describe()
+                text, memory = loaded.describe(), loaded.memory()
                 graph = loaded.try_graph(loaded.zeros())
             except BaseException:
                 loaded.close()
@@ -202,6 +207,7 @@ class TensorRtBackend:
             warnings=tuple(warnings),
             digest_proves=proves,
             layers=digests.layer_lines(text),
+            device_memory_bytes=memory,
             facts=facts_of(
                 plan.data,
                 request,
@@ -217,7 +223,7 @@ class TensorRtBackend:
         if shares and device is not None:
             gpu = f"{device.name} {device.compute_capability}"
             timings = TimingCacheFile.within(cache_folder() / "timing", self._library, gpu)
-        warm = None if device is None else lambda: _warm(device)
+        warm = None if device is None else lambda: _warm(device, self._streams)
         return Target(self._trt, self._log, self._features, options, timings, warm)
 
     def _tuner_version(self) -> str:
@@ -291,12 +297,12 @@ class TensorRtRtxBackend(TensorRtBackend):
     name: ClassVar[str] = "tensorrt_rtx"
 
 
-def _warm(device: Device) -> None:
+def _warm(device: Device, streams: Streams) -> None:
     """Keep the device busy for a moment, so that its clocks are up when tactics are timed."""
-    from pytest_gptune.engines.cuda import DeviceBuffer, Stream
+    from pytest_gptune.engines.cuda import DeviceBuffer
 
     device.make_current()
-    buffer, stream = DeviceBuffer(_WARM_BYTES), Stream()
+    buffer, stream = DeviceBuffer(_WARM_BYTES), streams.of(device)
     try:
         deadline = time.perf_counter() + _WARM_S
         while time.perf_counter() < deadline:
@@ -305,7 +311,6 @@ def _warm(device: Device) -> None:
             stream.synchronize()
     finally:
         buffer.close()
-        stream.close()
 
 
 def _digest_of(path: str) -> str:

@@ -122,6 +122,16 @@ class Bindings:
             found[name] = from_device_layout(raw, tensor.type_name, shape)
         return found
 
+    def device_buffers(self) -> tuple[tuple[DeviceBuffer, ...], tuple[DeviceBuffer, ...]]:
+        """Memory of the inputs, and of the outputs as the last run left it."""
+        found: tuple[list[DeviceBuffer], list[DeviceBuffer]] = ([], [])
+        for tensor in self._tensors:
+            allocator = self._allocators.get(tensor.name)
+            buffer = self._buffers.get(tensor.name) if allocator is None else allocator.buffer
+            if buffer is not None:
+                found[0 if tensor.is_input else 1].append(buffer)
+        return tuple(found[0]), tuple(found[1])
+
     def raise_refusal(self) -> None:
         """Raise what kept an output from being allocated while the engine ran, if anything did."""
         for allocator in self._allocators.values():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_gptune.engines.base import (
     EngineFailedError,
@@ -17,7 +17,8 @@ from pytest_gptune.engines.cuda import (
     Device,
     Graph,
     L2Flush,
-    Stream,
+    Streams,
+    Transfers,
     capture,
     launches_for,
     sample_queued,
@@ -25,6 +26,7 @@ from pytest_gptune.engines.cuda import (
 from pytest_gptune.engines.tensorrt.bindings import Bindings, engine_tensors
 from pytest_gptune.engines.tensorrt.build_log import given
 from pytest_gptune.engines.tensorrt.builder import Target
+from pytest_gptune.engines.tensorrt.layer_times import profiled
 from pytest_gptune.engines.tensorrt.network import load_plugins
 
 if TYPE_CHECKING:
@@ -36,14 +38,14 @@ _TRIES = 3
 
 
 class LoadedEngine:
-    """A deserialised engine with one execution context, on streams of its own.
+    """A deserialised engine with one execution context, on the streams that all engines of a process share.
 
     Raises:
         EngineFailedError: TensorRT does not load the plan; its log says why.
         EngineOutOfMemoryError: engine or context need more memory than there is, or than is allowed.
     """
 
-    def __init__(self, target: Target, data: bytes, device: Device) -> None:
+    def __init__(self, target: Target, data: bytes, device: Device, streams: Streams) -> None:
         device.make_current()
         trt = target.trt
         self._target = target
@@ -55,25 +57,17 @@ class LoadedEngine:
         if cuda_engine is None:
             raise self._failed("TensorRT does not load the engine")
         self._check_memory(int(cuda_engine.device_memory_size_v2))
-        self._context = context = cuda_engine.create_execution_context()
-        if context is None:
-            raise EngineOutOfMemoryError(
-                "TensorRT makes no execution context, as where memory runs out", log=tuple(target.log.tail())
-            )
-        # Markers for profilers lengthen the enqueue.
-        context.nvtx_verbosity = trt.ProfilingVerbosity.NONE
-        self._stream = Stream()
-        self._aux = [Stream() for _ in range(cuda_engine.num_aux_streams)]
-        if self._aux:
-            # Those that TensorRT makes by itself wait for the default stream.
-            context.set_aux_streams([stream.handle for stream in self._aux])
+        self._stream = streams.of(device)
+        self._aux = streams.auxiliary(device, cuda_engine.num_aux_streams)
+        self._context = context = self._make_context()
         self._tensors = engine_tensors(trt, cuda_engine)
         self._bindings = Bindings(trt, context, self._tensors, self._stream)
         self._graph: Graph | None = None
         self._graph_generation = -1
         self._flush = L2Flush(device, self._stream) if target.options.l2_flush else None
         self._clocks = Clocks(device)
-        self._loaded = False
+        self._transfers: Transfers | None = None
+        self._inputs: Mapping[str, np.ndarray] | None = None
         self._latency_s: float | None = None
         self.no_graph = "" if target.options.cuda_graph else "switched off by options={'cuda_graph': False}"
 
@@ -83,6 +77,34 @@ class LoadedEngine:
         if inspector is None:
             return ""
         return str(inspector.get_engine_information(self._target.trt.LayerInformationFormat.JSON))
+
+    def memory(self) -> dict[str, int]:
+        """Bytes of the device's memory that its weights and its context take."""
+        cuda_engine, trt = self._cuda_engine, self._target.trt
+        found = {"context": int(cuda_engine.device_memory_size_v2)}
+        if hasattr(trt, "EngineStat"):
+            found["weights"] = int(cuda_engine.get_engine_stat(trt.EngineStat.TOTAL_WEIGHTS_SIZE))
+        return found
+
+    def layer_times(self) -> dict[str, float]:
+        """Seconds by layer on the loaded inputs, in a second context that is given up afterwards."""
+        if self._inputs is None:
+            raise EngineFailedError("layer_times() before load(): no inputs are bound")
+        self._device.make_current()
+        trt, context = self._target.trt, self._make_context()
+        bindings = Bindings(trt, context, self._tensors, self._stream)
+        try:
+            bindings.bind(self._inputs)
+
+            def run() -> None:
+                if not context.execute_async_v3(self._stream.handle):
+                    bindings.raise_refusal()
+                    raise self._failed("TensorRT does not run the engine layer by layer")
+                self._stream.synchronize()
+
+            return profiled(trt, context, run)
+        finally:
+            bindings.close()
 
     def try_graph(self, inputs: Mapping[str, np.ndarray]) -> bool:
         """Whether runs can be captured; ``no_graph`` says why not."""
@@ -131,14 +153,19 @@ class LoadedEngine:
     def load(self, inputs: Mapping[str, np.ndarray]) -> None:
         """Bind the inputs for the samples that follow."""
         self.bind(inputs)
-        self._loaded = True
+        self._inputs = dict(inputs)
+        if self._target.options.transfers:
+            self._drop_transfers()
+            self._transfers = Transfers(*self._bindings.device_buffers(), self._stream)
 
     def sample(self, seconds: float, at_most: int, batch: int) -> SampleBlock:
         """Time inferences on the loaded inputs by device events."""
-        if not self._loaded:
+        if self._inputs is None:
             raise EngineFailedError("sample() before load(): no inputs are bound")
         self._device.make_current()
-        enqueue = self._enqueue if self._graph is None else self._launch()
+        enqueue: Callable[[], object] = self._enqueue if self._graph is None else self._launch()
+        if self._transfers is not None:
+            enqueue = self._transfers.around(enqueue)
         if self._flush is not None:
             batch = 1
         elif self._latency_s is not None:
@@ -149,7 +176,7 @@ class LoadedEngine:
                 break
         return block
 
-    def _block(self, enqueue: Callable[[], None], seconds: float, at_most: int, batch: int) -> SampleBlock:
+    def _block(self, enqueue: Callable[[], object], seconds: float, at_most: int, batch: int) -> SampleBlock:
         readings: list[ClockReading] = []
         samples = sample_queued(
             self._stream,
@@ -172,12 +199,11 @@ class LoadedEngine:
         """Release the device's memory; the order is that of who uses whom."""
         self._device.make_current()
         self._drop_graph()
+        self._drop_transfers()
         self._context = None
         self._bindings.close()
         if self._flush is not None:
             self._flush.close()
-        for stream in (*self._aux, self._stream):
-            stream.close()
         self._clocks.close()
         self._cuda_engine = None
         self._runtime = None
@@ -224,6 +250,27 @@ class LoadedEngine:
             self._graph.close()
             self._graph = None
 
+    def _drop_transfers(self) -> None:
+        if self._transfers is not None:
+            self._stream.synchronize()
+            self._transfers.close()
+            self._transfers = None
+
+    def _make_context(self) -> Any:
+        """An execution context on the shared streams."""
+        context = self._cuda_engine.create_execution_context()
+        if context is None:
+            raise EngineOutOfMemoryError(
+                "TensorRT makes no execution context, as where memory runs out",
+                log=tuple(self._target.log.tail()),
+            )
+        # Markers for profilers lengthen the enqueue.
+        context.nvtx_verbosity = self._target.trt.ProfilingVerbosity.NONE
+        if self._aux:
+            # Those that TensorRT makes by itself wait for the default stream.
+            context.set_aux_streams([stream.handle for stream in self._aux])
+        return context
+
     def _check_memory(self, needed: int) -> None:
         allowed = self._target.options.device_memory_mib
         if allowed is not None and needed > allowed * _MIB:
@@ -267,6 +314,10 @@ class TensorRtEngine:
     def sample(self, seconds: float, at_most: int, batch: int = 1) -> SampleBlock:
         """Time inferences on the loaded inputs."""
         return self._engine().sample(seconds, at_most, batch)
+
+    def layer_times(self) -> dict[str, float]:
+        """Seconds by layer on the loaded inputs."""
+        return self._engine().layer_times()
 
     def close(self) -> None:
         """Release it."""

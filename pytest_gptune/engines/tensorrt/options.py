@@ -28,6 +28,7 @@ class Options:
         shape_values: for inputs that hold a shape, the values they may take.
         cuda_graph: whether runs are captured.
         l2_flush: whether the L2 cache is emptied before each sample.
+        transfers: whether the copies of inputs and outputs are timed as well.
     """
 
     device: str = "0"
@@ -40,6 +41,7 @@ class Options:
     shape_values: Mapping[str, ShapeRange] = field(default_factory=dict)
     cuda_graph: bool = True
     l2_flush: bool = False
+    transfers: bool = False
 
 
 def parse_options(backend: str, given: Mapping[str, Any]) -> Options:
@@ -112,4 +114,5 @@ _READERS: Mapping[str, tuple[Callable[[Any], Any], str]] = {
     "shape_values": (_shape_values, "values as {'size': {'min': [1, 8], 'opt': [1, 64], 'max': [4, 128]}}"),
     "cuda_graph": (_flag, _SWITCH),
     "l2_flush": (_flag, _SWITCH),
+    "transfers": (_flag, _SWITCH),
 }

@@ -48,6 +48,7 @@ class Server:
             "run": self._run,
             "load": self._load,
             "sample": self._sample,
+            "layer_times": self._layer_times,
             "close": self._close,
         }
 
@@ -124,6 +125,7 @@ class Server:
                 "digest_proves": info.digest_proves,
                 "layers": list(info.layers),
                 "facts": dict(info.facts),
+                "device_memory_bytes": dict(info.device_memory_bytes),
             },
         }, None
 
@@ -138,6 +140,9 @@ class Server:
         engine = self._engines[header["engine"]]
         block = engine.sample(header["seconds"], header["at_most"], header["batch"])
         return {"block": asdict(block)}, None
+
+    def _layer_times(self, header: Mapping[str, Any], _: Any) -> Answer:
+        return {"seconds": self._engines[header["engine"]].layer_times()}, None
 
     def _close(self, header: Mapping[str, Any], _: Any) -> Answer:
         self._engines.pop(header["engine"]).close()

@@ -217,6 +217,11 @@ class WorkerEngine:
         latencies = tuple(float(sample) for sample in plain["latencies_s"])
         return SampleBlock(**{**plain, "latencies_s": latencies, "conditions": tuple(plain["conditions"])})
 
+    def layer_times(self) -> dict[str, float]:
+        """Seconds by layer, from runs in the worker."""
+        seconds = self._call({"op": "layer_times"}, None, self._timeout_s)[0]["seconds"]
+        return {str(name): float(value) for name, value in seconds.items()}
+
     def serialize(self) -> bytes | None:
         """The engine's bytes, out of the worker."""
         result, arrays = self._call({"op": "serialize"}, None, self._timeout_s)

@@ -37,6 +37,7 @@ class Model:
         graph = onnx.load(path).graph
         weights = {tensor.name for tensor in graph.initializer}
         values = [value for value in graph.input if value.name not in weights]
+        self.weights_bytes = sum(onnx.numpy_helper.to_array(item).nbytes for item in graph.initializer)
         self.inputs = [value.name for value in values]
         self.outputs = [value.name for value in graph.output]
         self.on_host = shape_inputs(graph) & set(self.inputs)

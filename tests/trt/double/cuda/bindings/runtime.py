@@ -110,6 +110,14 @@ def cudaMalloc(size):
     return _OK, address
 
 
+def cudaMallocHost(size):
+    return cudaMalloc(size)
+
+
+def cudaFreeHost(address):
+    return cudaFree(address)
+
+
 def cudaFree(address):
     return (_OK if _device.memory.pop(address, None) else cudaError_t.cudaErrorInvalidValue,)
 
