@@ -33,7 +33,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from decision_methods import SLOWDOWNS, STATISTICS, Methods, Then, limits
+from decision_methods import OF_ABSOLUTE, SLOWDOWNS, STATISTICS, Methods, Then, limits
 from record_series import load
 
 from pytest_gptune.engines.machine import cpu_model, load_average, usable_cores
@@ -69,13 +69,13 @@ def schedule(given: argparse.Namespace) -> list[tuple[str, int, int, bool]]:
     """Method, slowdown, threads and load of every decision, shuffled the same way each time."""
     counts = {
         "paired": (given.pairs, given.slow),
-        "absolute": (given.absolute, given.absolute // 4),
+        "absolute": (given.absolute, given.absolute // 10),
         "trtexec": (given.other, given.other),
         "pytest-benchmark": (given.other, given.other),
     }
     jobs: list[tuple[str, int, int, bool]] = []
     for method, (identical, slow) in counts.items():
-        for percent in SLOWDOWNS:
+        for percent in OF_ABSOLUTE if method == "absolute" else SLOWDOWNS:
             count = slow if percent else identical
             jobs += [(method, percent, *CONDITIONS[number % len(CONDITIONS)]) for number in range(count)]
     random.Random(0).shuffle(jobs)
@@ -133,7 +133,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=200, help="identical pairs of paired, default 200")
     parser.add_argument("--slow", type=int, default=60, help="pairs of each slowdown, default 60")
     parser.add_argument(
-        "--absolute", type=int, default=40, help="identical of absolute, a quarter of each slow"
+        "--absolute", type=int, default=200, help="identical of absolute, a tenth of each slow"
     )
     parser.add_argument(
         "--other", type=int, default=12, help="of each slowdown for the ways in use, default 12"
@@ -144,7 +144,7 @@ def main() -> None:
     )
     given = parser.parse_args()
     if given.quick:
-        small = {"pairs": 12, "slow": 4, "absolute": 4, "other": 1}
+        small = {"pairs": 12, "slow": 4, "absolute": 10, "other": 1}
         given = argparse.Namespace(**{**vars(given), **small})
     records: list[dict[str, Any]] = []
     if given.record and given.record.exists():
@@ -161,7 +161,7 @@ def main() -> None:
                         f"{threads} threads": methods.true_ratio(percent, threads, 6 if given.quick else 16)
                         for threads in (1, 2)
                     }
-                    for percent in SLOWDOWNS
+                    for percent in sorted({*SLOWDOWNS, *OF_ABSOLUTE})
                     if percent or not given.quick
                 }
                 _keep(given.record, truth)

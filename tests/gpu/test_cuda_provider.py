@@ -19,6 +19,7 @@ from pytest_gptune.engines.cuda import Device
 from pytest_gptune.engines.onnx_model import inspect_model
 from pytest_gptune.engines.onnxruntime import OnnxRuntimeBackend, knobs
 from pytest_gptune.engines.onnxruntime.cuda_engine import CudaSessionEngine
+from pytest_gptune.engines.worker import WorkerBackend
 from pytest_gptune.routes import KnobSpace
 
 CUDA = {"provider": "cuda"}
@@ -255,3 +256,63 @@ def test_the_plugin_searches_and_gates(backend: OnnxRuntimeBackend, project: Pro
     assert test["winner"] == "ort:enable_cuda_graph=1"
     again = project.run_apart("-ra")
     again.assert_outcomes(passed=3)
+
+
+def test_the_first_engine_of_a_process_is_as_fast_as_later_ones(
+    backend: OnnxRuntimeBackend, tmp_path: Path
+) -> None:
+    """With a stream for each engine, each kernel of a graph starts later from the second engine on."""
+    nodes = [helper.make_node("Tanh", [f"x{n}"], [f"x{n + 1}"]) for n in range(200)]
+    inputs: Any = {"x0": (TensorProto.FLOAT, [64])}
+    outputs: Any = {"x200": (TensorProto.FLOAT, [64])}
+    path = models.write(models.build(nodes, inputs, outputs), tmp_path / "chain.onnx")
+    request = BuildRequest(str(path), inspect_model(path).sha256, tuple(GRAPH.items()), options=CUDA)
+    worker = WorkerBackend("onnxruntime", route_timeout_s=120)
+    latencies = []
+    try:
+        for _ in range(3):
+            engine = worker.build(request)
+            engine.load({"x0": np.ones(64, np.float32)})
+            engine.sample(0.1, 1_000_000)
+            latencies.append(float(np.median(engine.sample(0.1, 1_000_000).latencies_s)))
+            engine.close()
+    finally:
+        worker.close()
+    assert max(latencies) / min(latencies) < 1.03, latencies
+
+
+def test_transfers_add_to_the_latency(build: Build, tmp_path: Path) -> None:
+    """64 MiB each way, which no bus brings in the time of one addition on the device."""
+    path = models.write(
+        models.build(
+            [helper.make_node("Add", ["x", "x"], ["y"])],
+            {"x": (TensorProto.FLOAT, [1 << 24])},
+            {"y": (TensorProto.FLOAT, [1 << 24])},
+        ),
+        tmp_path / "add.onnx",
+    )
+    x = np.ones(1 << 24, np.float32)
+    latencies = []
+    for transfers in (False, True):
+        engine = build(path, transfers=transfers)
+        engine.load({"x": x})
+        latencies.append(float(np.median(engine.sample(0.2, 1_000_000).latencies_s)))
+        np.testing.assert_array_equal(engine.run({"x": x})["y"], 2 * x)
+        engine.close()
+    assert latencies[1] > 3 * latencies[0], latencies
+
+
+def test_an_output_of_another_rank_than_declared_runs_and_is_timed(build: Build, tmp_path: Path) -> None:
+    nodes = [helper.make_node("Tanh", ["x"], ["t"]), helper.make_node("Reshape", ["t", "shape"], ["y"])]
+    inputs: Any = {"x": (TensorProto.FLOAT, ["n", 4]), "shape": (TensorProto.INT64, ["r"])}
+    path = models.write(
+        models.build(nodes, inputs, {"y": (TensorProto.FLOAT, [1, "n"])}), tmp_path / "rank.onnx"
+    )
+    engine = build(path, allow_cpu_nodes=True)
+    for scale in (1.0, 2.0):
+        x = np.full((2, 4), scale, np.float32)
+        given = {"x": x, "shape": np.array([2, 2, 2])}
+        engine.load(given)
+        assert engine.sample(0.05, 100).latencies_s
+        for _ in range(3):
+            np.testing.assert_allclose(engine.run(given)["y"], np.tanh(x).reshape(2, 2, 2), rtol=1e-5)
