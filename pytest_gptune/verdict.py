@@ -96,10 +96,10 @@ def choose_winner(
     baseline_route: str | None,
     default_route: str = "",
 ) -> tuple[str, tuple[str, ...]]:
-    """The winner of the finals and all co-winners.
+    """The winner of the finals and all co-winners: routes within 1 % of the fastest, or not surely slower.
 
-    Among routes within 1 % of the fastest the baseline's is preferred, then the default, then the one with
-    the fewest knobs: a change of route must be worth it.
+    Among them the baseline's is preferred, then the default, then the one with the fewest knobs: a change of
+    route must be worth it, and certain.
 
     Args:
         finals: latencies by route.
@@ -110,11 +110,21 @@ def choose_winner(
     # All against one of them, by pairs of builds: what moved a build's turn moved both.
     anchor = default_route if finals.builds(default_route) else next(iter(passing))
     share = {route: finals.ratio(route, anchor).value for route in passing}
-    fastest = min(share.values())
-    close = [route for route in passing if share[route] <= fastest * CO_WINNER]
+    fastest = min(passing, key=lambda route: share[route])
+    close = [
+        route
+        for route in passing
+        if share[route] <= share[fastest] * CO_WINNER or not surely_slower(finals, route, fastest)
+    ]
     preference = (baseline_route, default_route)
     winner = min(close, key=lambda route: (*(route != p for p in preference), passing[route], share[route]))
     return winner, tuple(sorted(close, key=lambda route: share[route]))
+
+
+def surely_slower(finals: FinalsResult, route: str, other: str) -> bool:
+    """Whether the whole interval of the ratio says so; single builds have none, and their value counts."""
+    ratio = finals.ratio(route, other)
+    return ratio.low > 1.0 if math.isfinite(ratio.high) else ratio.value > 1.0
 
 
 def choose_gate(

@@ -41,7 +41,10 @@ from pytest_gptune.records.route_record import RouteRecord, TuningSpec
 from pytest_gptune.reports.layers import layer_difference, layer_times
 from pytest_gptune.reports.tuning_report import TuningReport
 from pytest_gptune.storage import locked, scratch_folder
-from pytest_gptune.verdict import Change, Verdict, choose_gate, choose_winner
+from pytest_gptune.verdict import CO_WINNER, Change, Verdict, choose_gate, choose_winner
+
+# How often the finals are prolonged to make sure of a faster route.
+_MORE_ROUNDS = 2
 
 
 def conclude(
@@ -307,6 +310,43 @@ class _Conclusion:
         finalists = tuple(r.key for r in records if contest.standing(r.key))
         self._report = replace(self._report, routes=tuple(records), finalists=finalists)
 
+    def _winner(self, contest: Contest, entry_key: str | None) -> tuple[str | None, tuple[str, ...]]:
+        """The winner and its co-winners; None where no route passes any more.
+
+        Where a faster route loses only because that it is faster is not certain, both are built some more.
+        """
+        spec, result = self._report.spec, contest.result
+        prolonged: set[str] = set()
+        for left in reversed(range(_MORE_ROUNDS + 1)):
+            passing = {
+                r.key: r.knobs
+                for r in self._report.routes
+                if r.status == "passed" and contest.standing(r.key) and (r.kept or spec.search != "engine")
+            }
+            if not passing:
+                return None, ()
+            winner, close = choose_winner(
+                result, passing, baseline_route=entry_key, default_route=spec.default_key
+            )
+            ratio = result.ratio(winner, close[0])
+            certain = ratio.value <= CO_WINNER
+            if certain or not left:
+                break
+            prolonged |= {close[0], winner}
+            contest.prolong((close[0], winner))
+            self._take_finals(contest)
+        if prolonged:
+            result.stop_reasons.update(dict.fromkeys(prolonged, "decided" if certain else "most_builds"))
+            self._take_finals(contest)
+        faster, kept = self._report.record(close[0]), self._report.record(winner)
+        if faster and kept and not certain:
+            note = (
+                f"winner:  {faster.id} measured {ratio.value:.2f}x the speed of {kept.id}, but not for "
+                f"certain ({ratio.low:.2f}x to {ratio.high:.2f}x): {kept.id} is preferred"
+            )
+            self._notes = (*self._notes, note)
+        return winner, close
+
     def _judge(
         self,
         contest: Contest,
@@ -317,19 +357,12 @@ class _Conclusion:
         schema_error: GptuneError | None,
     ) -> TuningReport:
         spec = self._report.spec
-        passing = {
-            r.key: r.knobs
-            for r in self._report.routes
-            if r.status == "passed" and contest.standing(r.key) and (r.kept or spec.search != "engine")
-        }
+        winner, close = self._winner(contest, entry_key)
         if entry_key is not None and entry_key in contest.result.failures:
             message = f"the baseline's route, built again: {contest.result.failures[entry_key]}"
             return self._done(Verdict("fail", "baseline_route_inaccurate", message=message))
-        if not passing:
+        if winner is None:
             return self._done(Verdict("fail", "no_route_passes", message="no route passed when built again."))
-        winner, close = choose_winner(
-            contest.result, passing, baseline_route=entry_key, default_route=spec.default_key
-        )
         if spec.update_baseline:
             self.asked = True
             asked = self._state.own_verdict(self._done(Verdict("new", "written"), winner, close))

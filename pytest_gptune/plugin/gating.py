@@ -221,7 +221,8 @@ class Gating:
                 confirmed = bool(self._tail(tail_against, before))
             if outcome == "pass" and not tail:
                 reason = "improved" if ratio.high < 1 else "within_limit"
-                self._stopped(keys, "decided" if fresh else "finals")
+                if fresh:
+                    self._stopped(keys, "decided")
                 return Verdict("pass", reason, gate, ratio, limit)
             if confirmed and (outcome == "fail" or tail):
                 self._stopped(keys, "decided")

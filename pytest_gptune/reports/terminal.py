@@ -115,7 +115,7 @@ def verdict_text(report: TuningReport) -> str:
 
 _STOPPED = {
     "finals": "as planned",
-    "decided": "until the verdict was certain",
+    "decided": "until it was certain",
     "most_builds": "the most that are made",
 }
 

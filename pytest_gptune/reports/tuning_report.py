@@ -18,7 +18,7 @@ class TuningReport:
     Attributes:
         routes: records of all routes, in the order they ran; finalists with the figures of the finals.
         winner: key of the winning route, None without one.
-        co_winners: keys of routes within 1 % of the fastest, fastest first.
+        co_winners: keys of routes within 1 % of the fastest, or not slower for certain; fastest first.
         finalists: keys of the routes that were in the finals.
         environment: facts about machine and software.
         shapes: shape of each input of the timed case.

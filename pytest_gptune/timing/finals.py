@@ -32,7 +32,7 @@ from pytest_gptune.timing.statistics import (
     statistic_for,
 )
 
-# The planned builds were made; builds were added until the verdict was certain; the most builds were made.
+# The planned builds were made; builds were added until winner or verdict were certain; the most were made.
 FinalsStop = Literal["finals", "decided", "most_builds"]
 
 _SHARES = {"p25": 0.25, "median": 0.5, "p95": 0.95}

@@ -77,6 +77,24 @@ class TestWinner:
         )
         assert (winner, close) == ("a", ("b", "a"))
 
+    def test_what_is_not_slower_for_certain_is_a_co_winner(self) -> None:
+        """Builds of the default are 2 % slower in the middle, and 8 % apart."""
+        latency = {"default": 1.02, "a": 1.0}
+        noisy = finals(latency, [0.96, 0.98, 1.0, 1.02, 1.04])
+        assert choose_winner(noisy, {"default": 0, "a": 1}, baseline_route=None) == (
+            "default",
+            ("a", "default"),
+        )
+        steady = finals(latency, [0.998, 0.999, 1.0, 1.001, 1.002])
+        assert choose_winner(steady, {"default": 0, "a": 1}, baseline_route=None) == ("a", ("a",))
+
+    @given(st.floats(0.8, 1.3), WOBBLES)
+    def test_the_default_loses_to_nothing_but_certainty(self, value: float, wobbles: list[float]) -> None:
+        measured = finals({"default": value, "a": 1.0}, wobbles)
+        winner, _ = choose_winner(measured, {"default": 0, "a": 1}, baseline_route=None)
+        ratio = measured.ratio("default", "a")
+        assert (winner == "a") == (ratio.value > CO_WINNER and ratio.low > 1.0)
+
     @given(
         st.dictionaries(st.sampled_from("abcdefgh"), LATENCY, min_size=1), st.sampled_from([*"abch", None])
     )
