@@ -85,32 +85,32 @@ class Workload:
             return {}
         return {"quantise": "groups" if groups else list(self.quantise)}
 
-    def routes(self, threads: int, groups: bool) -> str:
+    def routes(self, provider: str, threads: int, groups: bool) -> str:
         """The knobs that are searched: those that may matter to one inference, and quantisation."""
         names: list[str] = []
         if wanted := self.options(groups).get("quantise"):
             nodes = quantisable_nodes(onnx.load(self.path, load_external_data=False))
             names = [group.name for group in node_groups(nodes, wanted)]
-        quantised = " ".join(f"-quant:{name}=[off|int8]" for name in names)
-        return f"{_ROUTES.format(threads=threads)} {quantised}"
+        value, routes = ("fp16", _CUDA_ROUTES) if provider == "cuda" else ("int8", _ROUTES)
+        quantised = " ".join(f"-quant:{name}=[off|{value}]" for name in names)
+        return f"{routes.format(threads=threads)} {quantised}"
 
     def marker(self, provider: str, threads: int, groups: bool = False) -> dict[str, Any]:
         """Arguments of the test's marker.
 
-        On the CUDA provider there are no kernels for nodes of 8 bits: those knobs are left out. Nodes that it
-        leaves to the CPU are accepted, since nearly every exporter leaves some that compute shapes.
+        Nodes that the CUDA provider leaves to the CPU are accepted, since nearly every exporter leaves some
+        that compute shapes.
         """
-        of_provider: dict[str, Any] = {"options": {"provider": provider, "allow_cpu_nodes": True}}
-        if provider == "cpu":
-            of_provider = {"options": self.options(groups), "routes": self.routes(threads, groups)}
-        elif provider == "cuda":
-            of_provider["routes"] = _CUDA_ROUTES.format(threads=threads)
+        options = self.options(groups)
+        if provider != "cpu":
+            options |= {"provider": provider, "allow_cpu_nodes": True}
         return {
             "model": str(self.path),
             "epsilon": self.epsilon,
             "metric": self.metric,
             "inputs": partial(self.inputs, self.path),
-            **of_provider,
+            "options": options,
+            "routes": self.routes(provider, threads, groups),
         }
 
 

@@ -179,7 +179,9 @@ def test_good_options_are_taken(value: Any) -> None:
 
 def test_routes_are_split() -> None:
     route = (("-ort:a", "1"), ("-quant:m", "int8"), ("-quant:n", "off"))
-    assert split_route(route) == ({"m"}, (("-ort:a", "1"),))
+    assert split_route(route) == ({"int8": {"m"}}, (("-ort:a", "1"),))
+    assert split_route((("-quant:m", "fp16"),)) == ({"fp16": {"m"}}, ())
+    assert split_route((("-quant:m", "off"),)) == ({}, ())
     with pytest.raises(BuildRejectedError, match="no knob -quant:m with value 'int4'"):
         split_route((("-quant:m", "int4"),))
 

@@ -316,3 +316,15 @@ def test_an_output_of_another_rank_than_declared_runs_and_is_timed(build: Build,
         assert engine.sample(0.05, 100).latencies_s
         for _ in range(3):
             np.testing.assert_allclose(engine.run(given)["y"], np.tanh(x).reshape(2, 2, 2), rtol=1e-5)
+
+
+def test_nodes_in_fp16_are_right_within_its_rounding_and_run_as_such(
+    build: Build, net: Path, tmp_path: Path
+) -> None:
+    exact = reference(net, image())
+    knobs_of = OnnxRuntimeBackend().knob_space(inspect_model(net), {**CUDA, "quantise": ["*"]})
+    (option,) = [o for o in json.loads(knobs_of)["tuner_options"] if o["option"].startswith("-quant:")]
+    assert option["allowed_values"].endswith("=[off|fp16]")
+    engine = build(net, {option["option"]: "fp16", "-ort:use_tf32": "0"}, quantise=["*"])
+    loss = float(np.abs(next(iter(engine.run(image()).values())) - exact).max())
+    assert 0 < loss < 0.05 * float(np.abs(exact).max())

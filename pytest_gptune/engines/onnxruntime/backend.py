@@ -326,7 +326,9 @@ def _quantise_knobs(model: ModelInfo | None, options: Mapping[str, Any]) -> list
         return []
     nodes = quantise.quantisable_nodes(onnx.load(model.path, load_external_data=False))
     wanted = options.get(quantise.OPTION)
-    return quantise.knob_options(quantise.node_groups(nodes, wanted), on_request=wanted is None)
+    value = quantise.FP16 if _provider(options) == knobs.CUDA else quantise.INT8
+    groups = quantise.node_groups(nodes, wanted)
+    return quantise.knob_options(groups, on_request=wanted is None, value=value)
 
 
 def _library() -> Path:

@@ -1,5 +1,7 @@
 """Quantisation as knobs: ``-quant:NAME=[off|int8]``, one for each node with weights, or for a group of them.
 
+On the CUDA provider, which has kernels for fp16 and none for 8 bits, it is ``-quant:NAME=[off|fp16]``.
+
 A knob belongs to a MatMul, Gemm or Conv of the model's main graph whose weights are float32 constants. Its
 default is ``off``: the model as it is. Models with more such nodes than ``MOST_SINGLE`` get a knob for each
 of at most ``GROUPS`` groups, neighbours in the order of the graph, unless ``options={"quantise": ...}`` says
@@ -20,9 +22,11 @@ from pytest_gptune.errors import SettingsError
 
 PREFIX = "-quant:"
 OPTION = "quantise"
+INT8, FP16 = "int8", "fp16"
 MOST_SINGLE = 24
 GROUPS = 12
 
+_BITS = {INT8: "8 bits", FP16: "16 bits"}
 _WHERE = f"options={{'{OPTION}': ...}} of the marker"
 OPERATORS = frozenset({"Conv", "Gemm", "MatMul"})
 # What separates things in a route, and what cannot be printed.
@@ -95,14 +99,14 @@ def node_groups(nodes: Sequence[QuantNode], wanted: Any) -> tuple[NodeGroup, ...
     return _neighbours(nodes)
 
 
-def knob_options(groups: Iterable[NodeGroup], *, on_request: bool) -> list[dict[str, Any]]:
-    """The knobs in the form of ``IBuilderConfig.getAllBuildRoutes()``."""
+def knob_options(groups: Iterable[NodeGroup], *, on_request: bool, value: str = INT8) -> list[dict[str, Any]]:
+    """The knobs in the form of ``IBuilderConfig.getAllBuildRoutes()``; ``value`` is theirs beside off."""
     return [
         {
             "option": PREFIX + group.name,
-            "allowed_values": f"{PREFIX}{group.name}=[off|int8]",
+            "allowed_values": f"{PREFIX}{group.name}=[off|{value}]",
             "default_value": "off",
-            "help": f"Weights and inputs of {_described(group)} in 8 bits. Changes numbers.",
+            "help": f"Weights and inputs of {_described(group)} in {_BITS[value]}. Changes numbers.",
             "on_request": on_request,
             "of_model": True,
         }
@@ -121,20 +125,21 @@ def check_option(value: Any) -> None:
         )
 
 
-def split_route(route: RoutePairs) -> tuple[frozenset[str], RoutePairs]:
-    """Names of the groups a route quantises, and the rest of the route.
+def split_route(route: RoutePairs) -> tuple[dict[str, frozenset[str]], RoutePairs]:
+    """Names of the groups a route quantises, by the value they have, and the rest of the route.
 
     Raises:
-        BuildRejectedError: a value is neither off nor int8.
+        BuildRejectedError: a value is none that there is.
     """
-    wanted: set[str] = set()
+    wanted: dict[str, set[str]] = {}
     for name, value in route:
         if name.startswith(PREFIX):
-            if value not in ("off", "int8"):
+            if value != "off" and value not in _BITS:
                 raise BuildRejectedError(f"there is no knob {name} with value '{value}'")
-            if value == "int8":
-                wanted.add(name.removeprefix(PREFIX))
-    return frozenset(wanted), tuple(pair for pair in route if not pair[0].startswith(PREFIX))
+            if value != "off":
+                wanted.setdefault(value, set()).add(name.removeprefix(PREFIX))
+    rest = tuple(pair for pair in route if not pair[0].startswith(PREFIX))
+    return {value: frozenset(names) for value, names in wanted.items()}, rest
 
 
 def nodes_of(model: Any, names: Iterable[str], options: Mapping[str, Any]) -> tuple[QuantNode, ...]:

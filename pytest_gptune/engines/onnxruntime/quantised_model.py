@@ -2,7 +2,7 @@
 
 MatMul and Gemm are quantised dynamically: weights to int8 by column, inputs to uint8 as each run finds them.
 Conv is quantised statically: weights to int8 by channel, inputs to uint8 by the range that the golden's
-inputs span.
+inputs span. On the CUDA provider all are converted to fp16.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gptune.engines.base import BuildRejectedError, BuildRequest
 from pytest_gptune.engines.golden_inputs import read_golden_inputs
-from pytest_gptune.engines.onnxruntime.quantise import QuantNode, nodes_of, split_route
+from pytest_gptune.engines.onnxruntime.half_precision import to_fp16
+from pytest_gptune.engines.onnxruntime.quantise import FP16, INT8, QuantNode, nodes_of, split_route
 from pytest_gptune.storage import cache_folder, locked, scratch_folder, write_atomically
 
 if TYPE_CHECKING:
     import numpy as np
 
-# Part of every digest: one more whenever the same nodes would be quantised otherwise.
-_METHOD = 1
+# Part of every digest: another number whenever the same nodes would be quantised otherwise.
+_METHODS = {INT8: "1", FP16: "fp16 1"}
 # Protobuf's limit, less what quantisation adds.
 _MOST_BYTES = 2**31 - 2**26
 # The oldest go first; a search of 16 routes over a model of 100 MB stays.
@@ -45,11 +46,14 @@ def quantised_request(request: BuildRequest) -> BuildRequest:
     groups, route = split_route(request.route)
     if not groups:
         return replace(request, route=route)
+    if len(groups) > 1:
+        raise BuildRejectedError(f"a route quantises to one of {', '.join(groups)}, not to several")
+    ((value, names),) = groups.items()
     model = _load(request)
-    nodes = nodes_of(model, groups, request.options)
-    calibrates = any(node.operator == "Conv" for node in nodes)
+    nodes = nodes_of(model, names, request.options)
+    calibrates = value == INT8 and any(node.operator == "Conv" for node in nodes)
     cases = read_golden_inputs(request.golden) if calibrates else []
-    told = {"nodes": ",".join(node.name for node in nodes), "method": str(_METHOD)}
+    told = {"nodes": ",".join(node.name for node in nodes), "method": _METHODS[value]}
     if calibrates:
         told["calibration"] = _digest_of_cases(cases)
     digest = _digest(request, told)
@@ -59,7 +63,8 @@ def quantised_request(request: BuildRequest) -> BuildRequest:
             with contextlib.suppress(OSError):
                 path.touch()
         else:
-            write_atomically(path, _quantise(model, nodes, cases))
+            made = _quantise(model, nodes, cases) if value == INT8 else _halve(model, nodes)
+            write_atomically(path, made)
             _drop_oldest(path.parent, keep=path)
     return replace(request, model=str(path), model_sha256=digest, route=route)
 
@@ -114,6 +119,17 @@ def _external_bytes(model: Any, folder: Path) -> dict[str, int]:
         if entry.key == "location"
     }
     return {name: (folder / name).stat().st_size for name in names}
+
+
+def _halve(model: Any, nodes: Sequence[QuantNode]) -> bytes:
+    try:
+        to_fp16(model, [node.position for node in nodes])
+    except Exception as error:  # what shape inference raises on a model that ONNX Runtime may still run
+        raise BuildRejectedError(
+            f"the nodes cannot be converted to fp16: {type(error).__name__}: {' '.join(str(error).split())}"
+        ) from error
+    data: bytes = model.SerializeToString()
+    return data
 
 
 def _quantise(model: Any, nodes: Sequence[QuantNode], cases: Sequence[Mapping[str, np.ndarray]]) -> bytes:

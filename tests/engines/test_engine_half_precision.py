@@ -1,0 +1,187 @@
+"""Nodes in fp16 among others: what is converted, where casts stand, and what it computes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import models
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from pytest_gptune.engines.base import BuildRejectedError, BuildRequest
+from pytest_gptune.engines.onnx_model import inspect_model
+from pytest_gptune.engines.onnxruntime import OnnxRuntimeBackend
+from pytest_gptune.engines.onnxruntime.half_precision import to_fp16
+from pytest_gptune.engines.onnxruntime.quantised_model import quantised_request
+from pytest_gptune.routes import KnobSpace
+
+FLOAT = TensorProto.FLOAT
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((2, 3, 8, 8)).astype(np.float32)
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def weights(*shape: int) -> np.ndarray:
+    return (RNG.standard_normal(shape) / 8).astype(np.float32)
+
+
+def net() -> onnx.ModelProto:
+    """Two convolutions with Relu, a branch into Softmax that is not converted, a Gemm at the end."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w1", "b1"], ["c1"], name="first", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c1"], ["r1"], name="relu1"),
+        helper.make_node("Conv", ["r1", "w2"], ["c2"], name="second", pads=[1, 1, 1, 1]),
+        helper.make_node("Add", ["c2", "r1"], ["sum"], name="add"),
+        helper.make_node("Softmax", ["sum"], ["soft"], name="softmax", axis=1),
+        helper.make_node("Flatten", ["soft"], ["flat"], name="flatten"),
+        helper.make_node("Gemm", ["flat", "w3", "b3"], ["y"], name="last", transB=1),
+    ]
+    return models.build(
+        nodes,
+        {"x": (FLOAT, ["n", 3, 8, 8])},
+        {"y": (FLOAT, ["n", 5])},
+        {
+            "w1": weights(4, 3, 3, 3),
+            "b1": weights(4),
+            "w2": weights(4, 4, 3, 3),
+            "w3": weights(5, 256),
+            "b3": weights(5),
+        },
+        opset=13,
+    )
+
+
+def run(model: onnx.ModelProto, **inputs: np.ndarray) -> list[np.ndarray]:
+    onnx.checker.check_model(model, full_check=True)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    outputs: list[np.ndarray] = session.run(None, inputs)
+    return outputs
+
+
+def casts(model: onnx.ModelProto) -> list[tuple[str, int]]:
+    return [(node.input[0], node.attribute[0].i) for node in model.graph.node if node.op_type == "Cast"]
+
+
+def test_casts_stand_where_values_enter_and_leave() -> None:
+    """Relu and Add only follow the convolutions; Softmax does not, and Flatten behind it neither."""
+    model = net()
+    expected = run(model, x=X)[0]
+    to_fp16(model, [0, 2])
+    assert casts(model) == [("x", TensorProto.FLOAT16), ("sum_gptune_half", TensorProto.FLOAT)]
+    halves = {t.name for t in model.graph.initializer if t.data_type == TensorProto.FLOAT16}
+    assert halves == {"w1_gptune_fp16", "b1_gptune_fp16", "w2_gptune_fp16"}
+    (got,) = run(model, x=X)
+    assert got.dtype == np.float32
+    assert 0 < np.abs(got - expected).max() < 1e-3
+
+
+def test_a_value_that_others_read_too_leaves_by_a_cast_of_its_own() -> None:
+    """The first convolution alone: its Relu is read by the second convolution and by Add, in float32."""
+    model = net()
+    expected = run(model, x=X)[0]
+    to_fp16(model, [0])
+    assert casts(model) == [("x", TensorProto.FLOAT16), ("r1_gptune_half", TensorProto.FLOAT)]
+    assert np.abs(run(model, x=X)[0] - expected).max() < 1e-3
+
+
+def test_outputs_of_the_model_stay_float32() -> None:
+    model = net()
+    expected = run(model, x=X)[0]
+    to_fp16(model, [6])
+    assert casts(model) == [("flat", TensorProto.FLOAT16), ("y_gptune_half", TensorProto.FLOAT)]
+    (got,) = run(model, x=X)
+    assert 0 < np.abs(got - expected).max() < 1e-2
+
+
+def test_what_is_not_chosen_keeps_its_numbers_to_the_bit() -> None:
+    """A second output beside the converted branch, weights shared by both."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"], name="a"),
+        helper.make_node("MatMul", ["x", "w"], ["b"], name="b"),
+        helper.make_node("Exp", ["b"], ["c"], name="c"),
+    ]
+    model = models.build(
+        nodes, {"x": (FLOAT, [2, 8])}, {"a": (FLOAT, [2, 8]), "c": (FLOAT, [2, 8])}, {"w": weights(8, 8)}
+    )
+    x = X.reshape(-1)[:16].reshape(2, 8)
+    before = run(model, x=x)
+    to_fp16(model, [0])
+    after = run(model, x=x)
+    assert (after[0] != before[0]).any()
+    np.testing.assert_array_equal(after[1], before[1])
+
+
+def test_weights_of_a_constant_node_and_a_reader_in_a_subgraph() -> None:
+    """The branch of an If reads what the converted node gives, by its old name."""
+    then = helper.make_graph(
+        [helper.make_node("Identity", ["m"], ["t"])],
+        "then",
+        [],
+        [helper.make_tensor_value_info("t", FLOAT, None)],
+    )
+    otherwise = helper.make_graph(
+        [helper.make_node("Neg", ["m"], ["e"])], "else", [], [helper.make_tensor_value_info("e", FLOAT, None)]
+    )
+    nodes = [
+        helper.make_node("Constant", [], ["w"], value=numpy_helper.from_array(weights(8, 8))),
+        helper.make_node("MatMul", ["x", "w"], ["m"], name="m"),
+        helper.make_node("If", ["flag"], ["y"], then_branch=then, else_branch=otherwise),
+    ]
+    model = models.build(
+        nodes, {"x": (FLOAT, [2, 8]), "flag": (TensorProto.BOOL, [])}, {"y": (FLOAT, [2, 8])}
+    )
+    x = X.reshape(-1)[:16].reshape(2, 8)
+    for flag in (True, False):
+        expected = run(model, x=x, flag=np.array(flag))[0]
+        halved = onnx.ModelProto.FromString(model.SerializeToString())
+        to_fp16(halved, [1])
+        np.testing.assert_allclose(run(halved, x=x, flag=np.array(flag))[0], expected, atol=1e-2)
+
+
+def test_a_weight_beyond_fp16_is_clamped_and_judged_by_its_loss() -> None:
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"], name="m")]
+    model = models.build(
+        nodes, {"x": (FLOAT, [1, 2])}, {"y": (FLOAT, [1, 2])}, {"w": np.diag([1e6, 1.0]).astype(np.float32)}
+    )
+    to_fp16(model, [0])
+    (got,) = run(model, x=np.ones((1, 2), np.float32))
+    assert got.tolist() == [[65504.0, 1.0]]
+
+
+def test_a_route_builds_it_once_and_by_a_digest_of_its_own(tmp_path: Path) -> None:
+    """The CPU computes fp16 by casting: it is the CUDA provider that offers the knob."""
+    path = models.write(net(), tmp_path / "net.onnx")
+    sha256 = inspect_model(path).sha256
+    request = BuildRequest(str(path), sha256, (("-quant:first", "fp16"), ("-ort:a", "1")))
+    made = quantised_request(request)
+    assert made.route == (("-ort:a", "1"),)
+    assert made.model_sha256 not in (
+        sha256,
+        quantised_request(BuildRequest(str(path), sha256, (("-quant:second", "fp16"),))).model_sha256,
+    )
+    assert quantised_request(request) == made
+    assert casts(onnx.load(made.model)) == [("x", TensorProto.FLOAT16), ("r1_gptune_half", TensorProto.FLOAT)]
+    with pytest.raises(BuildRejectedError, match="to one of fp16, int8, not to several"):
+        quantised_request(
+            BuildRequest(str(path), sha256, (("-quant:first", "fp16"), ("-quant:last", "int8")))
+        )
+
+
+@pytest.mark.parametrize(("provider", "value"), [("cpu", "int8"), ("cuda", "fp16")])
+def test_the_provider_decides_what_the_knob_offers(tmp_path: Path, provider: str, value: str) -> None:
+    path = models.write(net(), tmp_path / "net.onnx")
+    options: dict[str, Any] = {"provider": provider, "quantise": "nodes"}
+    space = KnobSpace.from_json(OnnxRuntimeBackend().knob_space(inspect_model(path), options))
+    assert {knob.name: knob.values for knob in space}["-quant:first"] == ("off", value)
