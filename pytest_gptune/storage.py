@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import os
 import platform
 import re
 import shutil
 import tempfile
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from pytest_gptune.errors import StorageError
@@ -59,8 +60,20 @@ def record_path(test_file: Path, owner: str, kind: str) -> Path:
 
 
 @contextlib.contextmanager
-def locked(path: Path, timeout_s: float = 600.0) -> Iterator[None]:
+def locked(
+    path: Path,
+    timeout_s: float = 600.0,
+    *,
+    after_s: float = math.inf,
+    waiting: Callable[[], None] = lambda: None,
+) -> Iterator[None]:
     """Hold the lock of ``path`` across processes; the lock file stands in the user's cache folder.
+
+    Args:
+        path: what is locked.
+        timeout_s: seconds to wait at most.
+        after_s: seconds after which ``waiting`` is called.
+        waiting: says that it takes long.
 
     Raises:
         StorageError: the lock was not to be had within ``timeout_s``.
@@ -71,8 +84,14 @@ def locked(path: Path, timeout_s: float = 600.0) -> Iterator[None]:
     digest = hashlib.sha256(str(path.resolve()).encode("utf-8", "surrogatepass")).hexdigest()[:16]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = filelock.FileLock(folder / f"{digest}.lock", timeout=timeout_s)
-        lock.acquire()
+        lock = filelock.FileLock(folder / f"{digest}.lock", timeout=min(timeout_s, after_s))
+        try:
+            lock.acquire()
+        except filelock.Timeout:
+            if after_s >= timeout_s:
+                raise
+            waiting()
+            lock.acquire(timeout=timeout_s - after_s)
     except filelock.Timeout:
         raise StorageError(
             f"another process has held the lock on {path.name} for {timeout_s:.0f} s",

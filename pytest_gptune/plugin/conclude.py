@@ -250,6 +250,7 @@ class _Conclusion:
             folder=stack.enter_context(scratch_folder()),
             reference_backend=self._reference_backend(entry, not (change and change.model and old is None)),
             journal=FinalsJournal.of(spec, self._state),
+            lock=self._state.device_lock,
         )
 
     def _reference_backend(self, entry: BaselineEntry | None, has_model: bool) -> Backend | None:

@@ -12,9 +12,10 @@ from pathlib import Path
 from pytest_gptune.accuracy import AccuracyGate, Case, Golden
 from pytest_gptune.engines.base import Backend, BuildRequest, Engine, ShapeRange
 from pytest_gptune.engines.calibration import calibration_inputs, calibration_request
+from pytest_gptune.plugin.device_lock import DeviceLock
 from pytest_gptune.plugin.finals_journal import FinalsJournal, signature_of
 from pytest_gptune.plugin.golden_making import golden_shapes
-from pytest_gptune.plugin.run import KeptFile, device_locked, load_kept, route_pairs, run_cases
+from pytest_gptune.plugin.run import KeptFile, load_kept, route_pairs, run_cases
 from pytest_gptune.records.kept_engine import read_sidecar
 from pytest_gptune.records.route_record import RouteRecord, TuningSpec
 from pytest_gptune.records.tuning_cache import FinalsRound, thinned
@@ -67,6 +68,7 @@ class Contest:
         saving: whether the engines of builds are put into ``folder``, so that the winner's can be kept.
         builds: what is known of each measured build.
         journal: rounds of an earlier run, and where those of this one go; None where there is no cache.
+        lock: of the devices; held while the contest measures.
         purpose: tells its rounds in the journal from those of another contest of the tuning.
     """
 
@@ -86,6 +88,7 @@ class Contest:
     builds: dict[str, list[MeasuredBuild]] = field(default_factory=dict)
     journal: FinalsJournal | None = None
     purpose: str = "finals"
+    lock: DeviceLock = field(default_factory=DeviceLock)
 
     def run(self) -> None:
         """Build and measure all contestants as often as planned."""
@@ -97,7 +100,7 @@ class Contest:
         self._measure(keys, max(1, min(self.plan.step, self.plan.most_builds - made)))
 
     def _measure(self, keys: tuple[str, ...], builds: int) -> None:
-        with device_locked(self.backend, next(iter(self.requests.values()))):
+        with self.lock.held(self.backend, next(iter(self.requests.values()))):
             for _ in range(builds):
                 self._round([key for key in self.requests if key in keys])
 
@@ -218,6 +221,7 @@ def make_contest(
     folder: Path,
     reference_backend: Backend | None = None,
     journal: FinalsJournal | None = None,
+    lock: DeviceLock,
 ) -> Contest:
     """Choose the contestants: the best passing routes, the default, the baseline's, and engines to compare.
 
@@ -233,6 +237,7 @@ def make_contest(
         reference_backend: builds the reference engine, from this run's model where ``old_model`` is None.
         folder: for files of the contest; outlives it.
         journal: of the tuning's finals.
+        lock: of the devices.
     """
     passing = [r for r in records.values() if r.status == "passed" and r.latency is not None]
     best = sorted(passing, key=lambda r: r.latency.value if r.latency else 0.0)[:_BEST]
@@ -279,4 +284,5 @@ def make_contest(
         kept={r.key: KeptFile(Path(r.kept), read_sidecar(Path(r.kept))) for r in passing if r.kept},
         saving=bool(spec.save_engine),
         journal=journal,
+        lock=lock,
     )

@@ -101,6 +101,7 @@ class ItemRun:
             engines=state.known_engines(self.tuning),
             default_key=default_key,
             may_be_inert=not self.guarded and route.key != default_key,
+            lock=state.device_lock,
             kept=self.kept,
         )
 

@@ -174,6 +174,7 @@ class LateRoutes:
             gate=self._gate(),
             golden=golden,
             case=self._case(golden),
+            lock=self.state.device_lock,
             plan=FinalsPlan(builds=_CONFIRMING_BUILDS, most_builds=_CONFIRMING_BUILDS),
             requests={
                 key: BuildRequest(
@@ -227,6 +228,7 @@ class LateRoutes:
             engines=self.state.known_engines(spec.tuning),
             default_key=spec.default_key,
             may_be_inert=True,
+            lock=self.state.device_lock,
         )
         try:
             engine = run.build()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,11 +17,11 @@ from pytest_gptune.engines.base import (
     RoutePairs,
 )
 from pytest_gptune.errors import GptuneError
+from pytest_gptune.plugin.device_lock import DeviceLock
 from pytest_gptune.plugin.known_engines import KnownEngine, KnownEngines, outputs_digest
 from pytest_gptune.records.kept_engine import KeptEngineError, Sidecar, read_engine
 from pytest_gptune.records.route_record import Latency, RouteRecord
 from pytest_gptune.search.base import RouteStatus
-from pytest_gptune.storage import cache_folder, locked
 from pytest_gptune.timing.protocol import (
     Measurement,
     SamplingPlan,
@@ -34,16 +33,12 @@ from pytest_gptune.timing.protocol import (
 from pytest_gptune.timing.statistics import statistic_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import numpy as np
 
 # Two builds of one route differ by about one percent; a probe that is further off is of another engine.
 _SAME_LATENCY = 0.03
 
 DEFAULT_ID = "default"
-
-_DEVICE_LOCK_TIMEOUT_S = 6 * 3600.0
 
 
 class RouteStopped(Exception):  # noqa: N818 - not an error of the user: the route ends here, with a status
@@ -83,6 +78,7 @@ class RouteRun:
         engines: KnownEngines,
         default_key: str,
         may_be_inert: bool,
+        lock: DeviceLock,
         kept: KeptFile | None = None,
     ) -> None:
         self.backend = backend
@@ -101,12 +97,15 @@ class RouteRun:
         self.measurement: Measurement | None = None
         self._fields: dict[str, Any] = {}
         self._record = record
-        self._start = time.perf_counter()
+        self._lock = lock
+        self._start, self._waited_s = time.perf_counter(), lock.waited_s
 
     @property
     def record(self) -> RouteRecord:
-        """The record as of now."""
-        return replace(self._record, **self._fields, wall_s=time.perf_counter() - self._start)
+        """The record as of now; what was waited for the device is not the route's time."""
+        waited_s = self._lock.waited_s - self._waited_s
+        wall_s = max(time.perf_counter() - self._start - waited_s, 0.0)
+        return replace(self._record, **self._fields, wall_s=wall_s)
 
     @property
     def status(self) -> str:
@@ -132,7 +131,7 @@ class RouteRun:
             KeptEngineError: the kept engine is not the one that was recorded.
         """
         try:
-            with device_locked(self.backend, self.request):
+            with self._lock.held(self.backend, self.request):
                 if self.kept is not None:
                     self.engine = load_kept(self.backend, self.request, self.kept)
                 else:
@@ -189,7 +188,7 @@ class RouteRun:
         assert self.gate is not None
         self.golden = golden
         try:
-            with device_locked(self.backend, self.request):
+            with self._lock.held(self.backend, self.request):
                 outputs = run_cases(engine, golden)
         except RouteFailureError as error:
             raise self.stop(error.status, str(error)) from error
@@ -211,7 +210,7 @@ class RouteRun:
             RouteStopped: the engine failed while it was timed.
         """
         try:
-            with device_locked(self.backend, self.request):
+            with self._lock.held(self.backend, self.request):
                 engine.load(case.inputs)
                 self._stop_if_like_its_twin(engine)
                 self.measurement = measure(engine, SamplingPlan(), best_s)
@@ -293,11 +292,3 @@ def find_case(golden: Golden, wanted: str | int | None) -> Case:
             return case
     names = ", ".join(repr(case.name) for case in golden.cases)
     raise GptuneError(f"the golden has no case {wanted!r}", mend=f"name one of {names}")
-
-
-@contextmanager
-def device_locked(backend: Backend, request: BuildRequest) -> Iterator[None]:
-    """Hold the device for building, checking or timing: engines that run at once measure each other."""
-    device = str(request.options.get("device", "0"))
-    with locked(cache_folder() / f"device-{backend.name}-{device}", _DEVICE_LOCK_TIMEOUT_S):
-        yield

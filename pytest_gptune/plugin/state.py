@@ -20,7 +20,9 @@ from pytest_gptune.engines.onnx_model import inspect_model
 from pytest_gptune.engines.registry import check_registered, load_backend
 from pytest_gptune.engines.worker import WorkerBackend
 from pytest_gptune.errors import GptuneError, SettingsError
+from pytest_gptune.plugin.device_lock import DeviceLock
 from pytest_gptune.plugin.known_engines import KnownEngines
+from pytest_gptune.plugin.progress import Progress
 from pytest_gptune.records.cache_files import read_existing
 from pytest_gptune.records.priors import helpful_values
 from pytest_gptune.records.tuning_cache import CacheError
@@ -58,6 +60,11 @@ class State:
     _spaces: dict[tuple[str, str, str], KnobSpace] = field(default_factory=dict)
     _environments: dict[tuple[str, str], Environment] = field(default_factory=dict)
     _goldens: dict[tuple[Path, int, int], Golden] = field(default_factory=dict)
+
+    @cached_property
+    def device_lock(self) -> DeviceLock:
+        """Held while an engine is built, checked or timed in this process."""
+        return DeviceLock(Progress(self.config).write)
 
     @cached_property
     def cache(self) -> CacheUse | None:
