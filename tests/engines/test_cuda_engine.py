@@ -5,6 +5,7 @@ A fake device's memory is the host's, so a session on the CPU reads and writes t
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -313,3 +314,45 @@ def test_an_output_of_another_shape_than_declared_is_allocated_by_each_run(
         np.testing.assert_array_equal(got["same"], x)
     with pytest.raises(BuildRejectedError, match="but y are of another shape than the model declares"):
         make(path, WITH_GRAPH).load(given)
+
+
+def test_outputs_that_a_run_allocates_are_transferred_too(
+    make: Make, fake: FakeRuntime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = [helper.make_node("Reshape", ["x", "shape"], ["y"])]
+    inputs: Any = {"x": (TensorProto.FLOAT, ["n", 4]), "shape": (TensorProto.INT64, ["r"])}
+    path = models.write(
+        models.build(nodes, inputs, {"y": (TensorProto.FLOAT, [1, "n"])}), tmp_path / "m.onnx"
+    )
+    engine = make(path, transfers=True, l2_flush=True)  # one inference a sample
+    x, shape = np.ones((2, 4), np.float32), np.array([2, 2, 2])
+    engine.load({"x": x, "shape": shape})
+    copies: list[tuple[int, int]] = []
+    copy = ctypes.memmove
+    monkeypatch.setattr(ctypes, "memmove", lambda *args: copies.append((args[0], args[2])) or copy(*args))
+    engine.sample(60.0, 1)
+    assert [size for _, size in copies] == [x.nbytes, shape.nbytes, x.nbytes]
+    pinned = fake.pinned[copies[-1][0]]
+    np.testing.assert_array_equal(np.frombuffer(pinned, np.float32), x.ravel())
+
+
+def test_a_refusal_that_has_nothing_to_do_with_declared_shapes_is_told(make: Make, tmp_path: Path) -> None:
+    class Refusing:
+        """All outputs are of the shapes that are declared."""
+
+        def __init__(self, session: Any) -> None:
+            self._session = session
+            self.runs = 0
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._session, name)
+
+        def run_with_iobinding(self, io: Any, options: Any) -> None:
+            self.runs += 1
+            if self.runs > 1:
+                raise RuntimeError("Got invalid dimensions for output: y")
+            self._session.run_with_iobinding(io, options)
+
+    path = models.mlp(tmp_path / "m.onnx")
+    with pytest.raises(EngineFailedError, match="invalid dimensions for output: y"):
+        make(path, wrap=Refusing).run({"x": np.ones((4, 64), np.float32)})

@@ -6,12 +6,16 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import models
 import pytest
+from double_engines import Build, request_for
 from projects import Project
 from trt_projects import DOUBLE, TrtProject
 
 from pytest_gptune.engines.tensorrt import TensorRtBackend
+from pytest_gptune.engines.tensorrt.engine import TensorRtEngine
 
 
 def _doubled() -> list[str]:
@@ -29,6 +33,19 @@ def double(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[TensorRt
     yield TensorRtBackend()
     for name in _doubled():
         del sys.modules[name]
+
+
+@pytest.fixture
+def build(double: TensorRtBackend) -> Build:
+    def build(path: Path, *route: tuple[str, str], **fields: Any) -> TensorRtEngine:
+        return double.build(request_for(path, *route, **fields))
+
+    return build
+
+
+@pytest.fixture
+def mlp(tmp_path: Path) -> Path:
+    return models.mlp(tmp_path / "mlp.onnx")
 
 
 @pytest.fixture

@@ -3,60 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import models
 import numpy as np
-import onnx
-import onnxruntime
 import pytest
+from double_engines import Build, X, expected, request_for
 from onnx import TensorProto, helper
 from trt_projects import DOUBLE
 
 from pytest_gptune.engines.base import (
     BuildRejectedError,
-    BuildRequest,
     EngineFailedError,
     EngineOutOfMemoryError,
     ShapeRange,
 )
 from pytest_gptune.engines.cuda import ClockReading
-from pytest_gptune.engines.onnx_model import inspect_model
 from pytest_gptune.engines.tensorrt import TensorRtBackend
 from pytest_gptune.engines.tensorrt.bindings import make_output_allocator
-from pytest_gptune.engines.tensorrt.engine import TensorRtEngine
 from pytest_gptune.engines.worker import WorkerBackend
 from pytest_gptune.errors import GptuneError, ModelError, SettingsError
 from pytest_gptune.routes import KnobSpace
-
-Build = Callable[..., TensorRtEngine]
-X = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
-
-
-def request_for(path: Path, *route: tuple[str, str], **fields: Any) -> BuildRequest:
-    return BuildRequest(str(path), inspect_model(path).sha256, route, **fields)
-
-
-@pytest.fixture
-def build(double: TensorRtBackend) -> Build:
-    def build(path: Path, *route: tuple[str, str], **fields: Any) -> TensorRtEngine:
-        return double.build(request_for(path, *route, **fields))
-
-    return build
-
-
-@pytest.fixture
-def mlp(tmp_path: Path) -> Path:
-    return models.mlp(tmp_path / "mlp.onnx")
-
-
-def expected(path: Path, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    outputs: list[np.ndarray] = session.run(None, dict(inputs))
-    return outputs
 
 
 def test_it_computes_and_is_replayed_from_a_graph(build: Build, mlp: Path) -> None:
@@ -413,41 +381,6 @@ def test_an_allocator_lets_no_exception_out(double: TensorRtBackend, monkeypatch
     assert isinstance(allocator.refusal, EngineOutOfMemoryError)
 
 
-def test_layers_are_timed_in_a_context_of_their_own(build: Build, mlp: Path) -> None:
-    """The double's profiler doubles the time, of which half is the last layer's."""
-    engine = build(mlp)
-    with pytest.raises(EngineFailedError, match=r"layer_times\(\) before load\(\)"):
-        engine.layer_times()
-    engine.load({"x": X})
-    before = engine.sample(0.01, 100).latencies_s
-    times = engine.layer_times()
-    assert list(times) == [node.output[0] for node in onnx.load(mlp).graph.node]
-    assert sum(times.values()) == pytest.approx(200e-6, rel=0.01)
-    assert times["y"] == pytest.approx(100e-6, rel=0.01)
-    assert min(engine.sample(0.01, 100).latencies_s) == pytest.approx(min(before), rel=0.01)
-    engine.close()
-
-
-def test_a_layer_in_a_loop_counts_as_often_as_it_runs(
-    double: TensorRtBackend, build: Build, mlp: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from pytest_gptune.engines.tensorrt.layer_times import profiled
-
-    context = SimpleNamespace(profiler=None)
-
-    def run() -> None:
-        if context.profiler is not None:
-            for name, ms in (("loop", 1.0), ("end", 0.5), ("loop", 1.0)):
-                context.profiler.report_layer_time(name, ms)
-
-    assert profiled(double._trt, context, run) == {"loop": 2e-3, "end": 0.5e-3}
-
-
-def test_the_memory_of_weights_and_context_is_told(build: Build, mlp: Path) -> None:
-    weights = sum(onnx.numpy_helper.to_array(item).nbytes for item in onnx.load(mlp).graph.initializer)
-    assert build(mlp).info.device_memory_bytes == {"context": 1 << 20, "weights": weights}
-
-
 def test_all_engines_of_a_process_run_on_one_stream(build: Build, mlp: Path) -> None:
     """A device is slower for good from the second stream on, whatever comes of that."""
     first, second = build(mlp), build(mlp, ("-copy_ppg", "off"))
@@ -456,31 +389,3 @@ def test_all_engines_of_a_process_run_on_one_stream(build: Build, mlp: Path) -> 
     first.close()
     np.testing.assert_allclose(second.run({"x": X})["y"], expected(mlp, {"x": X})[0], rtol=1e-6)
     assert first._loaded is None
-
-
-def test_transfers_are_timed_where_that_is_asked_for(
-    build: Build, mlp: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Once in and once out in each inference, from and to memory that is pinned."""
-    import cuda.bindings.runtime as runtime
-
-    engine = build(mlp, options={"transfers": True})
-    engine.load({"x": X})
-    copies: list[tuple[int, int]] = []
-    copy = runtime.cudaMemcpyAsync
-    monkeypatch.setattr(
-        runtime,
-        "cudaMemcpyAsync",
-        lambda target, source, size, kind, stream: (
-            copies.append((int(kind), size)) or copy(target, source, size, kind, stream)
-        ),
-    )
-    engine.sample(0.0, 1)
-    y = expected(mlp, {"x": X})[0]
-    assert copies[:2] == [(1, X.nbytes), (2, y.nbytes)]
-    copies.clear()
-    np.testing.assert_allclose(engine.run({"x": X})["y"], y, rtol=1e-6)
-    engine.load({"x": 2 * X})
-    engine.sample(0.0, 1)
-    np.testing.assert_allclose(engine.run({"x": 2 * X})["y"], expected(mlp, {"x": 2 * X})[0], rtol=1e-6)
-    engine.close()

@@ -8,7 +8,7 @@ and MPS hold as they do for any program.
 from pytest_gptune.engines.cuda.clocks import ClockReading, Clocks
 from pytest_gptune.engines.cuda.device import Device
 from pytest_gptune.engines.cuda.graph import Graph, capture
-from pytest_gptune.engines.cuda.memory import POISON, DeviceBuffer, L2Flush, Transfers, copy_to_host
+from pytest_gptune.engines.cuda.memory import POISON, DeviceBuffer, L2Flush, Region, Transfers, copy_to_host
 from pytest_gptune.engines.cuda.runtime import CudaError
 from pytest_gptune.engines.cuda.sampling import DeviceSamples, launches_for, sample_queued
 from pytest_gptune.engines.cuda.stream import Stream, Streams
@@ -23,6 +23,7 @@ __all__ = [
     "DeviceSamples",
     "Graph",
     "L2Flush",
+    "Region",
     "Stream",
     "Streams",
     "Transfers",

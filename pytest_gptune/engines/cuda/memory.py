@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_gptune.engines.cuda.runtime import CudaError, call, runtime
 
@@ -103,12 +103,20 @@ def copy_to_host(array: np.ndarray, pointer: int, stream: Stream) -> None:
     stream.synchronize()
 
 
+class Region(NamedTuple):
+    """Memory of the device that a tensor takes: of a buffer that is larger, its beginning."""
+
+    pointer: int
+    nbytes: int
+
+
 class Transfers:
     """Copies of the inputs to the device and of the outputs back, from and to pinned memory of the host.
 
     Args:
         inputs: what is filled before an inference, with what it holds now.
-        outputs: what is copied to the host after it.
+        outputs: gives what is copied to the host after an inference. It is asked now and after each one:
+            an inference may allocate its outputs.
         stream: the copies lie on it, around what is enqueued between.
 
     Raises:
@@ -117,29 +125,32 @@ class Transfers:
     """
 
     def __init__(
-        self, inputs: Sequence[DeviceBuffer], outputs: Sequence[DeviceBuffer], stream: Stream
+        self, inputs: Sequence[Region], outputs: Callable[[], Sequence[Region]], stream: Stream
     ) -> None:
         self._stream = stream
+        self._outputs = outputs
         self._pinned: list[int] = []
         try:
-            self._in = [(buffer, self._pin(buffer.nbytes)) for buffer in inputs if buffer.nbytes]
-            self._out = [(buffer, self._pin(buffer.nbytes)) for buffer in outputs if buffer.nbytes]
-            for buffer, host in self._in:
-                self._copy(host, buffer.pointer, buffer.nbytes, "DeviceToHost")
+            self._in = [(region, self._pin(region.nbytes)) for region in inputs]
+            self._out = [Region(self._pin(region.nbytes), region.nbytes) for region in outputs()]
+            for region, host in self._in:
+                self._copy(host, region.pointer, region.nbytes, "DeviceToHost")
             stream.synchronize()
         except BaseException:
             self.close()
             raise
 
     def around(self, enqueue: Callable[[], object]) -> Callable[[], object]:
-        """An inference with its copies, all enqueued."""
+        """An inference with its copies, all enqueued; CudaError where its outputs do not fit any more."""
 
         def whole() -> None:
-            for buffer, host in self._in:
-                self._copy(buffer.pointer, host, buffer.nbytes, "HostToDevice")
+            for region, host in self._in:
+                self._copy(region.pointer, host, region.nbytes, "HostToDevice")
             enqueue()
-            for buffer, host in self._out:
-                self._copy(host, buffer.pointer, buffer.nbytes, "DeviceToHost")
+            for region, place in zip(self._outputs(), self._out, strict=True):
+                if region.nbytes > place.nbytes:
+                    raise CudaError(f"an output takes {region.nbytes} bytes, and took {place.nbytes} before")
+                self._copy(place.pointer, region.pointer, region.nbytes, "DeviceToHost")
 
         return whole
 
@@ -149,12 +160,13 @@ class Transfers:
             call("cudaFreeHost", self._pinned.pop())
 
     def _pin(self, nbytes: int) -> int:
-        pointer = int(call("cudaMallocHost", nbytes))
+        pointer = int(call("cudaMallocHost", max(nbytes, 1)))
         self._pinned.append(pointer)
         return pointer
 
     def _copy(self, target: int, source: int, nbytes: int, direction: str) -> None:
-        call("cudaMemcpyAsync", target, source, nbytes, _kind(direction), self._stream.handle)
+        if nbytes:
+            call("cudaMemcpyAsync", target, source, nbytes, _kind(direction), self._stream.handle)
 
 
 def _kind(direction: str) -> Any:

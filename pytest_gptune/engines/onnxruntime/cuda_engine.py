@@ -21,6 +21,7 @@ from pytest_gptune.engines.cuda import (
     Device,
     DeviceBuffer,
     L2Flush,
+    Region,
     Stream,
     Transfers,
     copy_to_host,
@@ -50,6 +51,11 @@ class _Tensor:
     name: str
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes of memory."""
+        return self.dtype.itemsize * math.prod(self.shape)
 
 
 class _Binding:
@@ -162,10 +168,9 @@ class CudaSessionEngine:
     def load(self, inputs: Mapping[str, np.ndarray]) -> None:
         """Put the inputs into device buffers; samples read those."""
         self._loaded = self._bind(inputs)
+        self._drop_transfers()
         if self._with_transfers:
-            self._drop_transfers()
-            buffers = [tuple(placed.values()) for placed in (self._loaded.inputs, self._loaded.outputs)]
-            self._transfers = Transfers(buffers[0], buffers[1], self._stream)
+            self._transfers = self._transfers_of(self._loaded)
         self._batch = 1
         if self._flush is None:
             # The first runs search for algorithms and grow the arena; the fastest says how long one takes.
@@ -221,6 +226,29 @@ class CudaSessionEngine:
             self._stream.synchronize()
             self._transfers.close()
             self._transfers = None
+
+    def _transfers_of(self, binding: _Binding) -> Transfers:
+        """Copies of what lies on the device; what lies on the host is copied by the session, if at all."""
+        inputs, outputs = (
+            [Region(buffer.pointer, tensor.nbytes) for tensor, buffer in placed.items()]
+            for placed in (binding.inputs, binding.outputs)
+        )
+
+        def with_allocated() -> list[Region]:
+            values = zip(self._output_names, binding.io.get_outputs(), strict=True)
+            allocated = [
+                Region(value.data_ptr(), tensor.nbytes)
+                for name, value in values
+                if (tensor := binding.allocated.get(name))
+            ]
+            return [*outputs, *allocated]
+
+        if not binding.allocated:
+            return Transfers(inputs, lambda: outputs, self._stream)
+        # Only a run tells where they lie.
+        self._bind_outputs(binding)
+        self._run_once(binding.io, self._options(binding.graph_id, wait=True))
+        return Transfers(inputs, with_allocated, self._stream)
 
     def _enqueue(self, binding: _Binding) -> Callable[[], object]:
         run, io, options = self._session.run_with_iobinding, binding.io, self._options(binding.graph_id)
@@ -280,8 +308,7 @@ class CudaSessionEngine:
                     self._place(binding.io.bind_input, tensor, buffer)
             for output in outputs:
                 if output.name not in self._on_host:
-                    nbytes = output.dtype.itemsize * math.prod(output.shape)
-                    binding.outputs[output] = DeviceBuffer(nbytes)
+                    binding.outputs[output] = DeviceBuffer(output.nbytes)
             self._bind_outputs(binding)
             self._fill(binding, arrays)
             self._try(binding)
@@ -313,12 +340,13 @@ class CudaSessionEngine:
         try:
             self._session.run_with_iobinding(binding.io, self._options(_NO_GRAPH, wait=True))
         except Exception as error:  # ONNX Runtime's errors derive from Exception alone
-            if not is_of_another_shape(error):
+            declared = {item.name: item.shape for item in self._session.get_outputs()}
+            elsewhere = [o for o in binding.outputs if not _fits(o.shape, declared[o.name])]
+            if not (elsewhere and is_of_another_shape(error)):
                 raise
         else:
             return
-        declared = {item.name: item.shape for item in self._session.get_outputs()}
-        for output in [o for o in binding.outputs if not _fits(o.shape, declared[o.name])]:
+        for output in elsewhere:
             binding.allocated[output.name] = output
             binding.outputs.pop(output).close()
         if self._info.graph:

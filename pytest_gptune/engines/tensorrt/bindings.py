@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_gptune.engines.base import EngineFailedError, RouteFailureError
-from pytest_gptune.engines.cuda import DeviceBuffer, Stream
+from pytest_gptune.engines.cuda import DeviceBuffer, Region, Stream
 from pytest_gptune.engines.tensorrt.tensors import (
     array_dtype,
     device_bytes,
@@ -105,6 +105,7 @@ class Bindings:
         """Every output by its name, after the stream was waited for."""
         import numpy as np
 
+        self.raise_refusal()
         found = {}
         for tensor in self._tensors:
             if tensor.is_input:
@@ -122,15 +123,19 @@ class Bindings:
             found[name] = from_device_layout(raw, tensor.type_name, shape)
         return found
 
-    def device_buffers(self) -> tuple[tuple[DeviceBuffer, ...], tuple[DeviceBuffer, ...]]:
-        """Memory of the inputs, and of the outputs as the last run left it."""
-        found: tuple[list[DeviceBuffer], list[DeviceBuffer]] = ([], [])
+    def regions(self, *, inputs: bool) -> list[Region]:
+        """What the inputs, or the outputs, take of the device's memory; of outputs, as the last run left it.
+
+        Buffers stay as large as the largest shape was that they held.
+        """
+        found = []
         for tensor in self._tensors:
             allocator = self._allocators.get(tensor.name)
             buffer = self._buffers.get(tensor.name) if allocator is None else allocator.buffer
-            if buffer is not None:
-                found[0 if tensor.is_input else 1].append(buffer)
-        return tuple(found[0]), tuple(found[1])
+            shape = self._shapes.get(tensor.name) if allocator is None else allocator.shape
+            if tensor.is_input is inputs and buffer is not None and shape is not None:
+                found.append(Region(buffer.pointer, device_bytes(tensor.type_name, shape)))
+        return found
 
     def raise_refusal(self) -> None:
         """Raise what kept an output from being allocated while the engine ran, if anything did."""
@@ -192,6 +197,7 @@ class Bindings:
     def _bind_allocator(self, tensor: Tensor) -> None:
         if tensor.name in self._allocators:
             self._allocators[tensor.name].shape = None
+            self._allocators[tensor.name].refusal = None
             return
         self.allocates = True
         allocator = make_output_allocator(self._trt)

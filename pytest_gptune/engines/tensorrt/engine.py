@@ -68,6 +68,7 @@ class LoadedEngine:
         self._clocks = Clocks(device)
         self._transfers: Transfers | None = None
         self._inputs: Mapping[str, np.ndarray] | None = None
+        self._placed = False
         self._latency_s: float | None = None
         self.no_graph = "" if target.options.cuda_graph else "switched off by options={'cuda_graph': False}"
 
@@ -135,6 +136,7 @@ class LoadedEngine:
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """One inference without the graph and one with it, which have to agree; the outputs of the latter."""
+        self._placed = False
         self.bind(inputs)
         plain = self._outputs_of(self._enqueue)
         if self._graph is None:
@@ -152,17 +154,28 @@ class LoadedEngine:
 
     def load(self, inputs: Mapping[str, np.ndarray]) -> None:
         """Bind the inputs for the samples that follow."""
+        self._inputs, self._placed, self._latency_s = None, False, None
+        self._drop_transfers()
         self.bind(inputs)
-        self._inputs = dict(inputs)
         if self._target.options.transfers:
-            self._drop_transfers()
-            self._transfers = Transfers(*self._bindings.device_buffers(), self._stream)
+            bindings = self._bindings
+            outputs = bindings.regions(inputs=False)
+            self._transfers = Transfers(
+                bindings.regions(inputs=True),
+                # What a run allocates may lie elsewhere after the next one; the rest costs no time to tell.
+                lambda: bindings.regions(inputs=False) if bindings.allocates else outputs,
+                self._stream,
+            )
+        self._inputs, self._placed = dict(inputs), True
 
     def sample(self, seconds: float, at_most: int, batch: int) -> SampleBlock:
         """Time inferences on the loaded inputs by device events."""
         if self._inputs is None:
             raise EngineFailedError("sample() before load(): no inputs are bound")
         self._device.make_current()
+        if not self._placed:
+            # Other inputs were run meanwhile, in the same buffers and perhaps of other shapes.
+            self.load(self._inputs)
         enqueue: Callable[[], object] = self._enqueue if self._graph is None else self._launch()
         if self._transfers is not None:
             enqueue = self._transfers.around(enqueue)
