@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 DATA = Path(__file__).parents[1] / "data" / "tensorrt"
-VERSIONS = ("10.16", "11.1", "11.4")
+VERSIONS = ("10.0", "10.16", "11.1", "11.4")
 
 
 class Recorded:

@@ -22,6 +22,7 @@ from pytest_gptune.engines.tensorrt.library import features_of
 OF_FEATURE = {
     "build_routes": {"IBuilderConfig.build_route", "IBuilderConfig.all_build_routes"},
     "weak_types": {"BuilderFlag.FP16"},
+    "tells_weights": {"EngineStat", "EngineStat.TOTAL_WEIGHTS_SIZE", "ICudaEngine.get_engine_stat"},
     "just_in_time": {"IRuntimeCache"},
     "targets": {
         "ComputeCapability",
@@ -29,6 +30,9 @@ OF_FEATURE = {
         "IBuilderConfig.set_compute_capability",
     },
 }
+
+# Looked for as such, and used only where it is found.
+LOOKED_FOR = {"10.0": {"ICudaEngine.device_memory_size_v2", "TilingOptimizationLevel"}}
 
 
 @cache
@@ -48,7 +52,8 @@ def test_everything_touched_is_in_the_recorded_interface(version: str) -> None:
         *(names for feature, names in OF_FEATURE.items() if not getattr(features, feature))
     )
     missing = {name for name in touched() if not interface.has(name)}
-    assert missing <= optional
+    assert missing <= optional | LOOKED_FOR.get(version, set())
+    assert interface.has(f"ICudaEngine.{features.context_bytes}")
 
 
 def test_everything_touched_is_in_the_real_module() -> None:
@@ -69,10 +74,11 @@ def test_everything_touched_is_in_the_real_module() -> None:
 def test_each_feature_is_found_in_some_version_and_missing_in_another() -> None:
     """A feature that all versions have, or none, would be told apart by nothing here."""
     features = [features_of(recorded(version).skeleton) for version in VERSIONS]
-    assert [found.build_routes for found in features] == [False, True, True]
-    assert [found.weak_types for found in features] == [True, False, False]
-    assert [found.just_in_time for found in features] == [False, False, False]
-    assert [found.targets for found in features] == [(), (), ()]
+    assert [found.build_routes for found in features] == [False, False, True, True]
+    assert [found.weak_types for found in features] == [True, True, False, False]
+    assert [found.tells_weights for found in features] == [False, True, True, True]
+    assert [found.just_in_time for found in features] == [False, False, False, False]
+    assert [found.targets for found in features] == [(), (), (), ()]
     real = features_of(rtx())
     assert real.build_routes
     assert not real.weak_types
@@ -108,7 +114,8 @@ def test_builder_knobs_are_of_the_version(version: str) -> None:
     weak = features_of(trt).weak_types
     names = [knob.name for knob in offered(trt, typed=not weak)]
     assert ("FP16" in names) is weak
-    assert {"optimization_level", "tiling_optimization_level", "max_aux_streams", "TF32"} <= set(names)
+    assert {"optimization_level", "max_aux_streams", "TF32"} <= set(names)
+    assert ("tiling_optimization_level" in names) is (version != "10.0")
     sources = {name.partition(":")[2] for name in names if name.startswith("tactic_source:")}
     assert sources == set(trt.TacticSource.__members__)
     assert "FP16" not in [knob.name for knob in offered(trt, typed=True)]

@@ -200,9 +200,13 @@ def test_a_kept_engine_is_loaded_where_everything_recorded_agrees(
 
 
 def test_memory_can_be_limited(build: Build, mlp: Path) -> None:
-    assert build(mlp, options={"device_memory_mib": 1, "workspace_mib": 16}).info.graph
-    with pytest.raises(EngineOutOfMemoryError, match="needs 64 MiB of device memory, 1 are allowed"):
-        build(models.mlp(mlp.with_name("wide.onnx"), width=65), options={"device_memory_mib": 1})
+    """The context takes 1 MiB, weights come on top of it."""
+    assert build(mlp, options={"device_memory_mib": 2, "workspace_mib": 16}).info.graph
+    said = r"needs 1\.0 MiB for its context and 0\.\d MiB for its weights of .*, 1 MiB are allowed"
+    with pytest.raises(EngineOutOfMemoryError, match=said):
+        build(mlp, options={"device_memory_mib": 1})
+    with pytest.raises(EngineOutOfMemoryError, match=r"needs 64\.0 MiB for its context"):
+        build(models.mlp(mlp.with_name("wide.onnx"), width=65), options={"device_memory_mib": 64})
 
 
 def test_mistakes(build: Build, mlp: Path, tmp_path: Path) -> None:

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import models
+import numpy as np
 import pytest
+from double_engines import X, expected, request_for
 from recorded import Recorded
 
 from pytest_gptune.engines.base import BackendMissingError, BuildRejectedError, BuildRequest
@@ -64,6 +66,23 @@ def test_a_build_route_is_rejected(older: TensorRtBackend, tmp_path: Path) -> No
         older.build(BuildRequest(path, "", (("-copy_ppg", "off"),)))
     with pytest.raises(BuildRejectedError, match="has no knob -builder:FP16 with value 'on'"):
         older.build(BuildRequest(path, "", (("-builder:FP16", "on"),), options={"strongly_typed": True}))
+
+
+def test_an_engine_of_10_0_is_loaded(
+    older: TensorRtBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It tells what its context takes under another name, and nothing of its weights."""
+    trt, recorded = older._trt, Recorded("10.0")
+    for cls, name in (("ICudaEngine", "device_memory_size_v2"), ("ICudaEngine", "get_engine_stat")):
+        assert not recorded.has(f"{cls}.{name}")
+        monkeypatch.delattr(getattr(trt, cls), name)
+    monkeypatch.delattr(trt, "EngineStat")
+    monkeypatch.setattr(trt.ICudaEngine, "device_memory_size", 3 << 20, raising=False)
+    path = models.mlp(tmp_path / "mlp.onnx")
+    engine = TensorRtBackend().build(request_for(path))
+    assert engine.info.device_memory_bytes == {"context": 3 << 20}
+    np.testing.assert_allclose(engine.run({"x": X})["y"], expected(path, {"x": X})[0], rtol=1e-6)
+    engine.close()
 
 
 def test_a_library_that_does_not_start_is_a_missing_backend(

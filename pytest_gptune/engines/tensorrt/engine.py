@@ -56,7 +56,7 @@ class LoadedEngine:
         self._cuda_engine = cuda_engine = runtime.deserialize_cuda_engine(data)
         if cuda_engine is None:
             raise self._failed("TensorRT does not load the engine")
-        self._check_memory(int(cuda_engine.device_memory_size_v2))
+        self._check_memory()
         self._stream = streams.of(device)
         self._aux = streams.auxiliary(device, cuda_engine.num_aux_streams)
         self._context = context = self._make_context()
@@ -81,9 +81,9 @@ class LoadedEngine:
 
     def memory(self) -> dict[str, int]:
         """Bytes of the device's memory that its weights and its context take."""
-        cuda_engine, trt = self._cuda_engine, self._target.trt
-        found = {"context": int(cuda_engine.device_memory_size_v2)}
-        if hasattr(trt, "EngineStat"):
+        cuda_engine, trt, features = self._cuda_engine, self._target.trt, self._target.features
+        found = {"context": int(getattr(cuda_engine, features.context_bytes))}
+        if features.tells_weights:
             found["weights"] = int(cuda_engine.get_engine_stat(trt.EngineStat.TOTAL_WEIGHTS_SIZE))
         return found
 
@@ -284,11 +284,13 @@ class LoadedEngine:
             context.set_aux_streams([stream.handle for stream in self._aux])
         return context
 
-    def _check_memory(self, needed: int) -> None:
+    def _check_memory(self) -> None:
         allowed = self._target.options.device_memory_mib
-        if allowed is not None and needed > allowed * _MIB:
+        parts = self.memory()
+        if allowed is not None and sum(parts.values()) > allowed * _MIB:
+            needed = " and ".join(f"{size / _MIB:.1f} MiB for its {part}" for part, size in parts.items())
             raise EngineOutOfMemoryError(
-                f"the engine's context needs {needed / _MIB:.0f} MiB of device memory, {allowed} are allowed",
+                f"the engine needs {needed} of the device's memory, {allowed} MiB are allowed",
                 mend="allow more with options={'device_memory_mib': ...}",
             )
 

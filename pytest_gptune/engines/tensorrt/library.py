@@ -28,6 +28,8 @@ class Features:
             with 11.0.
         just_in_time: kernels are chosen when an engine is loaded, so that a plan holds no measurement and
             there is nothing for a timing cache to keep.
+        context_bytes: the attribute of an engine that tells what its context takes of the device's memory.
+        tells_weights: whether an engine tells what its weights take.
         targets: compute capabilities that engines can be built for without a GPU, as ``12.0``; empty where
             the builder needs one.
     """
@@ -36,6 +38,8 @@ class Features:
     build_routes: bool
     weak_types: bool
     just_in_time: bool
+    context_bytes: str
+    tells_weights: bool
     targets: tuple[str, ...]
 
 
@@ -71,6 +75,11 @@ def features_of(trt: Any) -> Features:
         build_routes=hasattr(trt.IBuilderConfig, "build_route"),
         weak_types=hasattr(trt.BuilderFlag, "FP16"),
         just_in_time=hasattr(trt, "IRuntimeCache"),
+        # Before 10.1 it had another name; 11.0 took that away.
+        context_bytes="device_memory_size_v2"
+        if hasattr(trt.ICudaEngine, "device_memory_size_v2")
+        else "device_memory_size",
+        tells_weights=hasattr(trt, "EngineStat"),
         targets=tuple(f"{match[1]}.{match[2]}" for match in found if match)
         if hasattr(trt.IBuilderConfig, "set_compute_capability")
         else (),

@@ -262,9 +262,9 @@ class Builder:
         return IOptimizationProfile()
 
     def build_serialized_network(self, network, config):
-        route = dict(token.split("=", 1) for token in config.build_route.split())
+        route = dict(token.split("=", 1) for token in config._route.split())
         cache = config._timing_cache
-        _log_build({"route": config.build_route, "cached": None if cache is None else list(cache._routes)})
+        _log_build({"route": config._route, "cached": None if cache is None else list(cache._routes)})
         config.progress_monitor.phase_start("Timing tactics", None, 2)
         if route.get("-transpose_ppg") == "off":
             time.sleep(600)
@@ -277,7 +277,7 @@ class Builder:
             self._logger.log(ILogger.Severity.ERROR, "no implementation without auxiliary streams")
             return None
         if cache is not None:
-            cache._routes.append(config.build_route)
+            cache._routes.append(config._route)
         plan = {
             "model": network._path,
             "route": route,
@@ -312,12 +312,14 @@ class EngineInspector:
 
 
 class ICudaEngine:
+    device_memory_size_v2 = 1 << 20
+
     def __init__(self, plan):
         self._plan = plan
         self._model = _numbers.Model(plan["model"])
         # An odd width wants more.
-        wide = any(dim == 65 for shape in self._model.shapes.values() for dim in shape)
-        self.device_memory_size_v2 = (64 if wide else 1) << 20
+        if any(dim == 65 for shape in self._model.shapes.values() for dim in shape):
+            self.device_memory_size_v2 = 64 << 20
         self.num_aux_streams = 1
         self.num_io_tensors = len(self._model.tensors)
 
