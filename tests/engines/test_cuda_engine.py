@@ -267,6 +267,20 @@ def test_a_failure_of_the_device_keeps_its_name(make: Make, fake: FakeRuntime, f
         make(fused).run({"x": np.ones((4, 64), np.float32)})
 
 
+def test_what_failed_first_is_told_where_nothing_can_be_released_either(
+    make: Make, fake: FakeRuntime, fused: Path
+) -> None:
+    engine = make(fused)
+    fake.failing = {
+        "cudaMemcpyAsync": Error.cudaErrorIllegalAddress,
+        "cudaFree": Error.cudaErrorIllegalAddress,
+    }
+    with pytest.raises(CudaError, match=r"^cudaMemcpyAsync failed: cudaErrorIllegalAddress"):
+        engine.load({"x": np.ones((4, 64), np.float32)})
+    fake.failing = {}
+    fake.memory.clear()
+
+
 def test_a_flush_comes_before_each_inference(make: Make, fake: FakeRuntime, fused: Path) -> None:
     engine = make(fused, l2_flush=True)
     engine.load({"x": np.ones((4, 64), np.float32)})

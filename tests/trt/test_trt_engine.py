@@ -103,6 +103,49 @@ def test_an_engine_that_cannot_be_captured_says_why(build: Build, mlp: Path) -> 
     assert "switched off" in off.info.warnings[0]
 
 
+def test_a_shape_that_cannot_be_captured_as_others_can_is_not_measured_without(
+    double: TensorRtBackend, build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine is recorded as one that is captured, and compared with such."""
+    import cuda.bindings.runtime as runtime
+
+    contexts = double._trt.IExecutionContext
+    run = contexts.execute_async_v3
+
+    def refuse_long_ones(self: Any, stream: int) -> Any:
+        return not (stream in runtime._device.captures and self._shapes["tokens"][1] == 16) and run(
+            self, stream
+        )
+
+    monkeypatch.setattr(contexts, "execute_async_v3", refuse_long_ones)
+    path = models.dynamic(tmp_path / "dynamic.onnx", width=8)
+    shapes = {"tokens": ShapeRange((1, 2, 8), (2, 4, 8), (4, 16, 8))}
+    long = {"tokens": np.ones((4, 16, 8), np.float32)}
+    engine = build(path, shapes=shapes)
+    assert engine.info.graph
+    with pytest.raises(EngineFailedError, match="no CUDA graph can be captured at these shapes") as caught:
+        engine.load(long)
+    assert "'cuda_graph': False" in caught.value.mend
+    engine.close()
+    without = build(path, shapes=shapes, options={"cuda_graph": False})
+    without.load(long)
+    assert without.sample(0.0, 1).latencies_s
+    without.close()
+
+
+def test_what_failed_first_is_told_where_nothing_can_be_released_either(
+    build: Build, mlp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after an illegal address: every later call of CUDA fails as well."""
+    import cuda.bindings.runtime as runtime
+
+    failed = (runtime.cudaError_t.cudaErrorInvalidValue,)
+    monkeypatch.setattr(runtime, "cudaFree", lambda address: failed)
+    monkeypatch.setattr("pytest_gptune.engines.tensorrt.backend._warm", lambda *args: None)
+    with pytest.raises(EngineFailedError, match="TensorRT does not enqueue the engine"):
+        build(mlp, ("-kgen:codegen:cuda_tile", "3"))
+
+
 def test_a_graph_that_computes_something_else_is_found(build: Build, mlp: Path) -> None:
     engine = build(mlp, ("-builder:optimization_level", "0"))
     with pytest.raises(EngineFailedError, match="the replayed CUDA graph gives other values of y than a run"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from pytest_gptune.engines.cuda import (
     POISON,
     ClockReading,
     Clocks,
+    CudaError,
     Device,
     DeviceBuffer,
     L2Flush,
@@ -315,7 +316,8 @@ class CudaSessionEngine:
             if self._info.graph:
                 self._capture(binding)
         except BaseException:
-            binding.close()
+            with suppress(CudaError):  # what failed first is what is told
+                binding.close()
             raise
         return binding
 

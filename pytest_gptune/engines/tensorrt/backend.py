@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import json
@@ -190,7 +191,8 @@ class TensorRtBackend:
                 text, memory = loaded.describe(), loaded.memory()
                 graph = loaded.try_graph(loaded.zeros())
             except BaseException:
-                loaded.close()
+                with contextlib.suppress(RouteFailureError):  # what failed first is what is told
+                    loaded.close()
                 raise
             if not graph:
                 warnings.append(f"no CUDA graph: {loaded.no_graph}")
@@ -302,7 +304,7 @@ def _warm(device: Device, streams: Streams) -> None:
     from pytest_gptune.engines.cuda import DeviceBuffer
 
     device.make_current()
-    buffer, stream = DeviceBuffer(_WARM_BYTES), streams.of(device)
+    stream, buffer = streams.of(device), DeviceBuffer(_WARM_BYTES)
     try:
         deadline = time.perf_counter() + _WARM_S
         while time.perf_counter() < deadline:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pytest_gptune.engines.base import (
@@ -14,6 +15,7 @@ from pytest_gptune.engines.base import (
 from pytest_gptune.engines.cuda import (
     ClockReading,
     Clocks,
+    CudaError,
     Device,
     Graph,
     L2Flush,
@@ -64,6 +66,7 @@ class LoadedEngine:
         self._bindings = Bindings(trt, context, self._tensors, self._stream)
         self._graph: Graph | None = None
         self._graph_generation = -1
+        self._captures = False
         self._flush = L2Flush(device, self._stream) if target.options.l2_flush else None
         self._clocks = Clocks(device)
         self._transfers: Transfers | None = None
@@ -108,9 +111,13 @@ class LoadedEngine:
             bindings.close()
 
     def try_graph(self, inputs: Mapping[str, np.ndarray]) -> bool:
-        """Whether runs can be captured; ``no_graph`` says why not."""
+        """Whether runs can be captured; ``no_graph`` says why not.
+
+        What is said here holds for all that is measured: from now on a capture that fails is a failure.
+        """
         self.bind(inputs)
-        return self._graph is not None
+        self._captures = self._graph is not None
+        return self._captures
 
     def bind(self, inputs: Mapping[str, np.ndarray]) -> None:
         """Put the inputs on the device, run once, and capture what is run from now on."""
@@ -129,6 +136,11 @@ class LoadedEngine:
         try:
             self._graph = capture(self._stream, self._enqueue)
         except EngineFailedError as error:
+            if self._captures:
+                raise EngineFailedError(
+                    f"no CUDA graph can be captured at these shapes, as it could at others: {error.what}",
+                    mend="run it without graphs at all: options={'cuda_graph': False}",
+                ) from error
             # Some layers wait for the host within a run; that is a property of the engine, not a fault.
             self.no_graph = error.what
             return
@@ -211,6 +223,8 @@ class LoadedEngine:
     def close(self) -> None:
         """Release the device's memory; the order is that of who uses whom."""
         self._device.make_current()
+        with suppress(CudaError):  # a block that failed may have left runs that use what goes now
+            self._stream.synchronize()
         self._drop_graph()
         self._drop_transfers()
         self._context = None
