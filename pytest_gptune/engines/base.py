@@ -250,7 +250,7 @@ class Engine(Protocol):
         """Seconds of one inference on the loaded inputs by layer; empty where the backend does not tell.
 
         From runs of their own: a profiler lengthens what it watches, so that these are shares, to be compared
-        with one another and never with samples.
+        with one another and never with samples. An engine of a backend of one's own may do without it.
         """
 
     def serialize(self) -> bytes | None:

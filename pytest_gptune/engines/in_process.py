@@ -17,7 +17,7 @@ from pytest_gptune.engines.base import (
     SampleBlock,
 )
 from pytest_gptune.engines.failures import failure_of
-from pytest_gptune.engines.registry import check_buildable
+from pytest_gptune.engines.registry import check_buildable, layer_times
 from pytest_gptune.errors import GptuneError
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class _InProcessEngine:
 
     def layer_times(self) -> dict[str, float]:
         try:
-            return self._engine.layer_times()
+            return layer_times(self._engine)
         except Exception as error:
             raise failure_of(error) from error
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import difflib
 import importlib.metadata
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from pytest_gptune.engines.base import Backend, BackendMissingError
+from pytest_gptune.engines.base import Backend, BackendMissingError, Engine
 from pytest_gptune.errors import SettingsError
 
 GROUP = "gptune.backends"
@@ -75,6 +75,12 @@ def check_buildable(backend: Backend, options: Mapping[str, Any]) -> None:
     """
     check = getattr(backend, "check_buildable", backend.check_available)
     check(options)
+
+
+def layer_times(engine: Engine) -> dict[str, float]:
+    """Seconds by layer; empty for an engine that has no method ``layer_times()``, as it may be."""
+    ask: Callable[[], dict[str, float]] = getattr(engine, "layer_times", dict)
+    return ask()
 
 
 def _entry(name: str) -> importlib.metadata.EntryPoint:

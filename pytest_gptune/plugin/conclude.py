@@ -130,14 +130,19 @@ class _Conclusion:
 
     def _with_layers(self, report: TuningReport, contest: Contest) -> TuningReport:
         """The report with what the compiler made otherwise of the winner than of the default."""
-        before = contest.chosen_build(report.spec.default_key)
-        after = contest.chosen_build(report.winner or "")
+        if contest.not_inspected:
+            report = replace(
+                report, notes=(*report.notes, f"layers:  could not be timed: {contest.not_inspected}")
+            )
+        before = contest.chosen_build(report.spec.default_key, described=True)
+        after = contest.chosen_build(report.winner or "", described=True)
         if before is None or after is None:
             return report
+        timed = before.layer_times and after.layer_times
         return replace(
             report,
             layers=layer_difference(before.layers, after.layers) if before.layers and after.layers else (),
-            layer_times=layer_times(before.layer_times, after.layer_times),
+            layer_times=layer_times(before.layer_times, after.layer_times) if timed else (),
         )
 
     def _with_engine_kept(self, report: TuningReport, contest: Contest) -> TuningReport:

@@ -12,6 +12,7 @@ from pathlib import Path
 from pytest_gptune.accuracy import AccuracyGate, Case, Golden
 from pytest_gptune.engines.base import Backend, BuildRequest, Engine, ShapeRange
 from pytest_gptune.engines.calibration import calibration_inputs, calibration_request
+from pytest_gptune.errors import GptuneError
 from pytest_gptune.plugin.device_lock import DeviceLock
 from pytest_gptune.plugin.finals_journal import FinalsJournal, signature_of
 from pytest_gptune.plugin.golden_making import golden_shapes
@@ -69,6 +70,7 @@ class Contest:
         builds: what is known of each measured build.
         journal: rounds of an earlier run, and where those of this one go; None where there is no cache.
         lock: of the devices; held while the contest measures.
+        not_inspected: why the layers of builds are not timed any more; empty where they are.
         purpose: tells its rounds in the journal from those of another contest of the tuning.
     """
 
@@ -87,6 +89,7 @@ class Contest:
     saving: bool = False
     builds: dict[str, list[MeasuredBuild]] = field(default_factory=dict)
     journal: FinalsJournal | None = None
+    not_inspected: str = ""
     purpose: str = "finals"
     lock: DeviceLock = field(default_factory=DeviceLock)
 
@@ -160,13 +163,19 @@ class Contest:
         """Whether the contestant was measured and has not failed."""
         return self.result.builds(key) > 0
 
-    def chosen_build(self, key: str) -> MeasuredBuild | None:
-        """The build that stands for a contestant: the one whose latency is nearest to the median's."""
+    def chosen_build(self, key: str, *, described: bool = False) -> MeasuredBuild | None:
+        """The build that stands for a contestant: the one whose latency is nearest to the median's.
+
+        Args:
+            key: the contestant.
+            described: among those whose layers are known, which those of an earlier run are not.
+        """
         latencies, builds = self.result.latencies(key), self.builds.get(key, [])
-        if not builds or len(builds) != len(latencies):
+        numbers = [n for n, build in enumerate(builds) if build.layers or build.layer_times or not described]
+        if not numbers or len(builds) != len(latencies):
             return None
         middle = self.result.latency(key)
-        nearest = min(range(len(builds)), key=lambda number: abs(latencies[number] - middle))
+        nearest = min(numbers, key=lambda number: abs(latencies[number] - middle))
         return replace(builds[nearest], latency_s=latencies[nearest])
 
     def _note(self, key: str, engine: Engine) -> None:
@@ -184,8 +193,15 @@ class Contest:
 
     def _inspect(self, key: str, engine: Engine) -> None:
         """Add to a build that was noted what its layers take."""
-        if key not in (CALIBRATION, REFERENCE):
-            self.builds[key][-1] = replace(self.builds[key][-1], layer_times=engine.layer_times())
+        if self.not_inspected or key in (CALIBRATION, REFERENCE):
+            return
+        try:
+            times = engine.layer_times()
+        except GptuneError as error:
+            # It may have cost the process that all engines share: later rounds do without.
+            self.not_inspected = error.what
+            raise
+        self.builds[key][-1] = replace(self.builds[key][-1], layer_times=times)
 
     def _build(self, key: str) -> Engine:
         backend = self.backend

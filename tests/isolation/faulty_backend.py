@@ -181,9 +181,6 @@ class FaultyEngine:
             samples.append((time.perf_counter() - start) / batch)
         return SampleBlock(tuple(samples))
 
-    def layer_times(self):
-        return {}
-
     def serialize(self):
         return None
 

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
@@ -14,8 +15,10 @@ import pytest
 from models import dynamic, mlp
 
 from pytest_gptune.engines.base import BuildRequest, EngineFailedError, EngineTimeoutError
+from pytest_gptune.engines.in_process import _InProcessEngine
 from pytest_gptune.engines.onnx_model import inspect_model
 from pytest_gptune.engines.worker import WorkerBackend, arena, messages
+from pytest_gptune.engines.worker.main import Server
 from pytest_gptune.engines.worker.process import WorkerProcess, tail_of
 from pytest_gptune.errors import ModelError, SettingsError
 
@@ -135,6 +138,17 @@ def test_each_family_of_process_wide_settings_has_its_own_process(backend, tmp_p
     again = backend.build(request_for(path))
     np.testing.assert_array_equal(before["y"], again.run(tiny)["y"])
     assert len({worker.pid for worker in backend._workers.values()}) == 2
+
+
+def test_an_engine_need_not_tell_its_layers():
+    """An error would cost the worker its good name; a user's backend may be older than the question."""
+    server, engine = Server(), SimpleNamespace()
+    server._engines[1] = engine
+    assert server.answer({"op": "layer_times", "engine": 1}, {}) == ({"result": {"seconds": {}}}, None)
+    assert _InProcessEngine(engine).layer_times() == {}
+    engine.layer_times = lambda: {"conv": 1e-3}
+    assert server.answer({"op": "layer_times", "engine": 1}, {})[0] == {"result": {"seconds": {"conv": 1e-3}}}
+    assert _InProcessEngine(engine).layer_times() == {"conv": 1e-3}
 
 
 def test_a_dead_worker_is_replaced_and_its_engines_say_so(backend, tmp_path):

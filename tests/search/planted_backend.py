@@ -118,9 +118,6 @@ class PlantedEngine:
     def sample(self, seconds: float, at_most: int, batch: int = 1) -> SampleBlock:
         return SampleBlock((self._latency_s * 0.999, self._latency_s, self._latency_s * 1.001))
 
-    def layer_times(self) -> dict[str, float]:
-        return {}
-
     def serialize(self) -> bytes | None:
         return self._data
 

@@ -48,3 +48,23 @@ def test_a_layer_in_a_loop_counts_as_often_as_it_runs(
 def test_the_memory_of_weights_and_context_is_told(build: Build, mlp: Path) -> None:
     weights = sum(onnx.numpy_helper.to_array(item).nbytes for item in onnx.load(mlp).graph.initializer)
     assert build(mlp).info.device_memory_bytes == {"context": 1 << 20, "weights": weights}
+
+
+def test_layers_of_slow_runs_are_timed_less_often(
+    double: TensorRtBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pytest_gptune.engines.tensorrt import layer_times
+
+    now = 0.0
+    monkeypatch.setattr(layer_times.time, "perf_counter", lambda: now)
+    for seconds, runs in ((0.01, 3 + 10), (0.09, 3 + 9), (0.4, 3 + 1), (2.0, 1 + 1)):
+        context, taken = SimpleNamespace(profiler=None), 0
+
+        def run(seconds: float = seconds, context: SimpleNamespace = context) -> None:
+            nonlocal now, taken
+            now, taken = now + seconds, taken + 1
+            if context.profiler is not None:
+                context.profiler.report_layer_time("layer", seconds * 1e3)
+
+        assert layer_times.profiled(double._trt, context, run) == {"layer": pytest.approx(seconds)}
+        assert taken == runs

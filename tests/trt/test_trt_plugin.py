@@ -57,6 +57,43 @@ def test_a_full_search_finds_the_fastest_accurate_route(trt_project: TrtProject)
 
 
 @pytest.mark.long
+def test_layers_that_cannot_be_timed_cost_no_finals(trt_project: TrtProject) -> None:
+    write(trt_project, "-builder:tiling_optimization_level=full -copy_ppg=[on|off]", gptune_final_builds=2)
+
+    result, report = trt_project.run("--gptune-search=fast")
+
+    (test,) = report["tests"]
+    assert test["winner"] == "copy_ppg=off"
+    assert route_of(report, "copy_ppg=off")["builds"] == 3  # one of the search
+    assert test["layer_times"] == []
+    assert test["layers"]
+    said = "layers:  could not be timed: TensorRT makes no execution context, as where memory runs out"
+    assert test["notes"].count(said) == 1
+    assert result.ret == 0
+
+
+@pytest.mark.long
+def test_finals_that_an_earlier_run_began_tell_the_layers_of_both(trt_project: TrtProject) -> None:
+    """Those of the builds of this run; a layer that has no time would be one that is not there."""
+    write(trt_project, "-copy_ppg=[on|off]", gptune_final_builds=3)
+    cached = ("--gptune-search=fast", f"--gptune-cache={trt_project.project.path / 'tuning.jsonl'}")
+    trt_project.run(*cached)
+    write(trt_project, "-copy_ppg=[on|off]", gptune_final_builds=4)
+
+    _, report = trt_project.run(*cached, "--gptune-continue")
+
+    (test,) = report["tests"]
+    assert any("3 rounds of builds are of an earlier run" in note for note in test["notes"])
+    assert len(test["layer_times"]) == 5
+    assert all(row["default"] and row["winner"] for row in test["layer_times"])
+    assert test["layers"]
+
+    _, report = trt_project.run(*cached, "--gptune-continue")
+
+    assert report["tests"][0]["layer_times"] == report["tests"][0]["layers"] == []
+
+
+@pytest.mark.long
 def test_the_finals_build_without_the_timing_cache_of_the_search(trt_project: TrtProject) -> None:
     write(trt_project, "-copy_ppg=[on|off]", gptune_final_builds=2)
 

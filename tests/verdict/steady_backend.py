@@ -168,9 +168,6 @@ class SteadyEngine:
 
         return SampleBlock(tuple(usual * (100 - self._tail_samples) + slow * self._tail_samples))
 
-    def layer_times(self) -> dict[str, float]:
-        return {}
-
     def serialize(self) -> bytes | None:
         return None
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gptune.engines.base import Backend, BuildRequest, Engine, ModelInfo, ShapeRange, TensorInfo
 from pytest_gptune.engines.failures import failure_of, failure_to_plain
-from pytest_gptune.engines.registry import check_buildable, make_backend
+from pytest_gptune.engines.registry import check_buildable, layer_times, make_backend
 from pytest_gptune.engines.worker import arena, messages
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class Server:
         return {"block": asdict(block)}, None
 
     def _layer_times(self, header: Mapping[str, Any], _: Any) -> Answer:
-        return {"seconds": self._engines[header["engine"]].layer_times()}, None
+        return {"seconds": layer_times(self._engines[header["engine"]])}, None
 
     def _close(self, header: Mapping[str, Any], _: Any) -> Answer:
         self._engines.pop(header["engine"]).close()

@@ -10,6 +10,7 @@ It has a tuner with the knobs of ``knobs-11.1-sample.json``. What a route does:
 ``-conv_use_long_w=off``: the route is altered: it reads back ``on``.
 ``-kgen:codegen:cuda_tile``: 0 is a tenth slower, 2 is the same engine as 1, 3 is not enqueued.
 ``-builder:max_aux_streams=0``: the builder builds no engine.
+``-builder:tiling_optimization_level=full``: there is memory for one execution context and no more.
 ``-builder:optimization_level=5``: the engine cannot be captured in a graph.
 ``-builder:optimization_level=0``: the captured graph computes something else.
 
@@ -282,6 +283,7 @@ class Builder:
             "model": network._path,
             "route": route,
             "level": config.builder_optimization_level,
+            "contexts": 1 if config.tiling_optimization_level == TilingOptimizationLevel.FULL else 9,
             "profile": config._profile or {},
             # No two builds of TensorRT give the same bytes.
             "built": time.time_ns(),
@@ -315,7 +317,7 @@ class ICudaEngine:
     device_memory_size_v2 = 1 << 20
 
     def __init__(self, plan):
-        self._plan = plan
+        self._plan, self._contexts = plan, 0
         self._model = _numbers.Model(plan["model"])
         # An odd width wants more.
         if any(dim == 65 for shape in self._model.shapes.values() for dim in shape):
@@ -354,7 +356,8 @@ class ICudaEngine:
         return self._model.weights_bytes
 
     def create_execution_context(self):
-        return IExecutionContext(self)
+        self._contexts += 1
+        return IExecutionContext(self) if self._contexts <= self._plan["contexts"] else None
 
 
 class IExecutionContext:
