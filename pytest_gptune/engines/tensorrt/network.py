@@ -14,6 +14,7 @@ from pytest_gptune.engines.tensorrt.options import Options
 from pytest_gptune.errors import ModelError, SettingsError
 
 _SHOWN = 5
+_PLUGINS = "options={'plugins': [...]} of the marker"
 
 
 def load_plugins(trt: Any, registry: Any, log: Any, paths: tuple[str, ...]) -> None:
@@ -26,22 +27,29 @@ def load_plugins(trt: Any, registry: Any, log: Any, paths: tuple[str, ...]) -> N
     if not trt.init_libnvinfer_plugins(log, ""):
         raise EngineFailedError("TensorRT's own plugins cannot be registered", log=tuple(log.tail()))
     for path in paths:
-        where = f"options={{'plugins': [...]}}, {path}"
         if not Path(path).is_file():
             raise SettingsError(
-                f"plugin library '{path}' does not exist", where=where, mend="correct the path"
+                f"plugin library '{path}' does not exist",
+                where=_PLUGINS,
+                mend=f"correct the path; a relative one is looked up from {Path.cwd()}",
             )
+        said = len(log.errors())
         try:
             handle = registry.load_library(path)
         except Exception as error:  # the library's own code runs while it is loaded
-            raise SettingsError(f"the plugin library cannot be loaded: {error}", where=where) from error
+            raise _not_loaded(path, " ".join(str(error).split()) or type(error).__name__) from error
         if handle is None:
-            raise SettingsError(
-                "the plugin library cannot be loaded",
-                where=where,
-                mend="build it for this version of TensorRT; its log says what is missing",
-                log=tuple(log.tail()),
-            )
+            # What comes after the first is what that led to, and without a GPU that there is none.
+            raise _not_loaded(path, next(iter(log.errors()[said:]), "TensorRT does not say why"))
+
+
+def _not_loaded(path: str, reason: str) -> SettingsError:
+    return SettingsError(
+        f"plugin library '{path}' cannot be loaded: {reason}",
+        where=_PLUGINS,
+        mend="give a shared library of plugins that is built for this version of TensorRT; "
+        "it exports getCreators or getPluginCreators",
+    )
 
 
 def parse_network(trt: Any, builder: Any, log: Any, path: str, features: Features, options: Options) -> Any:
