@@ -162,6 +162,8 @@ class EngineInfo:
             equal latencies complete the proof.
         engine_bytes: size of the serialised engine, None where the backend has none.
         graph: whether runs are replayed from a captured graph.
+        graph_missing: whether they would be, were it not that none can be captured: no such engine compares
+            with one that has a graph.
         layers: what the compiler made of the model, a line for each layer; empty where it does not tell.
         facts: what has to agree for the serialised engine to be loaded again, and its SHA-256; empty where
             an engine cannot be kept.
@@ -179,6 +181,7 @@ class EngineInfo:
     layers: tuple[str, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
     device_memory_bytes: Mapping[str, int] = field(default_factory=dict)
+    graph_missing: bool = False
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ from pytest_gptune.records.baseline import (
     select_entry,
 )
 from pytest_gptune.records.fingerprint import DEVICE, SOFTWARE, Fingerprint
+from pytest_gptune.records.graphs import set_apart
 from pytest_gptune.records.history import old_model, required_root
 from pytest_gptune.records.route_record import RouteRecord, TuningSpec
 from pytest_gptune.reports.layers import layer_difference, layer_times
@@ -63,6 +64,7 @@ def conclude(
     """
     guarded = frozenset(key for key in spec.baseline_keys.values() if key is not None)
     records = mark_inert(records, default_key=spec.default_key, guarded=guarded)
+    records = set_apart(records, spec.default_key)
     backend = state.backend(spec.backend)
     environment = backend.environment(spec.options)
     report = TuningReport(

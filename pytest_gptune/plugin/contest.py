@@ -71,6 +71,7 @@ class Contest:
         journal: rounds of an earlier run, and where those of this one go; None where there is no cache.
         lock: of the devices; held while the contest measures.
         not_inspected: why the layers of builds are not timed any more; empty where they are.
+        graph_missing: whether none of its engines can have the graph that all were to have.
         purpose: tells its rounds in the journal from those of another contest of the tuning.
     """
 
@@ -90,6 +91,7 @@ class Contest:
     builds: dict[str, list[MeasuredBuild]] = field(default_factory=dict)
     journal: FinalsJournal | None = None
     not_inspected: str = ""
+    graph_missing: bool = False
     purpose: str = "finals"
     lock: DeviceLock = field(default_factory=DeviceLock)
 
@@ -193,7 +195,7 @@ class Contest:
 
     def _inspect(self, key: str, engine: Engine) -> None:
         """Add to a build that was noted what its layers take."""
-        if self.not_inspected or key in (CALIBRATION, REFERENCE):
+        if self.not_inspected or key in (CALIBRATION, REFERENCE) or self.purpose != "finals":
             return
         try:
             times = engine.layer_times()
@@ -212,6 +214,9 @@ class Contest:
         else:
             engine = backend.build(self.requests[key])
         try:
+            if key != CALIBRATION and engine.info.graph_missing != self.graph_missing:
+                has = "cannot have a CUDA graph" if engine.info.graph_missing else "has a CUDA graph"
+                raise FinalistFailedError(f"built again, it {has}, and the others are otherwise")
             # The reference engine is another model: that it is accurate is the baseline's business.
             if key not in (CALIBRATION, REFERENCE) and key not in self.unchecked:
                 accuracy = self.gate.compare(self.golden, run_cases(engine, self.golden))
@@ -299,6 +304,7 @@ def make_contest(
         folder=folder,
         kept={r.key: KeptFile(Path(r.kept), read_sidecar(Path(r.kept))) for r in passing if r.kept},
         saving=bool(spec.save_engine),
+        graph_missing=any(r.graph_missing for r in passing),
         journal=journal,
         lock=lock,
     )

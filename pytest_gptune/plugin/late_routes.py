@@ -23,6 +23,7 @@ from pytest_gptune.plugin.golden_making import golden_shapes
 from pytest_gptune.plugin.kept_engines import keep_route_engine
 from pytest_gptune.plugin.run import RouteRun, RouteStopped, find_case, route_pairs
 from pytest_gptune.plugin.state import State
+from pytest_gptune.records.graphs import set_apart
 from pytest_gptune.records.route_record import RouteRecord, TuningSpec
 from pytest_gptune.routes import KnobSpace, Route, RouteExpression
 from pytest_gptune.search import MixedSearch, RouteResult, Search
@@ -144,7 +145,8 @@ class LateRoutes:
         return self.state.space(backend, model, self.spec.options)
 
     def _results(self, space: KnobSpace) -> list[RouteResult]:
-        return [_result(record, space) for record in self.records.values()]
+        records = set_apart(tuple(self.records.values()), self.spec.default_key)
+        return [_result(record, space) for record in records]
 
     def _propose(self, search: Search, space: KnobSpace) -> tuple[Route, ...]:
         results = self._results(space)
@@ -190,6 +192,7 @@ class LateRoutes:
             },
             journal=FinalsJournal.of(spec, self.state),
             purpose="confirmation",
+            graph_missing=any(self.records[key].graph_missing for key in keys),
         )
 
     def _golden(self) -> Golden:

@@ -148,6 +148,7 @@ class RouteRun:
             engine_bytes=info.engine_bytes,
             device_memory_bytes=dict(info.device_memory_bytes),
             graph=info.graph,
+            graph_missing=info.graph_missing,
             digest_proves=info.digest_proves,
             warnings=tuple(info.warnings),
         )

@@ -69,6 +69,7 @@ class RouteRecord:
         kept: path of the kept engine that was loaded; empty where it was built.
         not_kept: why it was built although kept engines were given; empty otherwise.
         warnings: what its backend said of the engine, as that no graph could be captured.
+        graph_missing: whether it was to have a graph, and none can be captured.
         error: why it did not pass, in the words shown to the user.
         device_memory_bytes: what the engine holds of a device's memory, by ``weights`` and ``context``.
         wall_s: seconds the route took in all.
@@ -94,6 +95,7 @@ class RouteRecord:
     engine_bytes: int | None = None
     device_memory_bytes: Mapping[str, int] = field(default_factory=dict)
     graph: bool = False
+    graph_missing: bool = False
     speedup: float | None = None
     error: str = ""
     wall_s: float = 0.0

@@ -57,6 +57,36 @@ def test_a_full_search_finds_the_fastest_accurate_route(trt_project: TrtProject)
 
 
 @pytest.mark.long
+def test_an_engine_without_a_graph_is_not_compared_with_those_that_have_one(trt_project: TrtProject) -> None:
+    write(trt_project, "-builder:optimization_level=[3|5] -copy_ppg=[on|off]", gptune_final_builds=2)
+
+    result, report = trt_project.run("--gptune-search=full", "--gptune-update-baseline")
+
+    assert statuses(report) == {
+        "default": "passed",
+        "copy_ppg=off": "passed",
+        "builder:optimization_level=5": "rejected",
+        "builder:optimization_level=5,copy_ppg=off": "rejected",
+    }
+    assert report["tests"][0]["winner"] == "copy_ppg=off"
+    without = route_of(report, "builder:optimization_level=5")
+    assert str(without["error"]).startswith("no CUDA graph: TensorRT does not enqueue the engine")
+    assert without["speedup"] is None
+    assert result.ret == 0
+
+
+@pytest.mark.long
+def test_engines_that_all_lack_a_graph_compare(trt_project: TrtProject) -> None:
+    write(trt_project, "-builder:optimization_level=5 -copy_ppg=[on|off]", gptune_final_builds=2)
+
+    _, report = trt_project.run("--gptune-search=mixed")
+
+    assert statuses(report) == {"default": "passed", "copy_ppg=off": "passed"}
+    assert report["tests"][0]["winner"] == "copy_ppg=off"
+    assert report["tests"][0]["finalists"] == ["default", "copy_ppg=off"]
+
+
+@pytest.mark.long
 def test_layers_that_cannot_be_timed_cost_no_finals(trt_project: TrtProject) -> None:
     write(trt_project, "-builder:tiling_optimization_level=full -copy_ppg=[on|off]", gptune_final_builds=2)
 

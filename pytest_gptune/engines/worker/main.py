@@ -121,6 +121,7 @@ class Server:
                 "build_seconds": info.build_seconds,
                 "engine_bytes": info.engine_bytes,
                 "graph": info.graph,
+                "graph_missing": info.graph_missing,
                 "warnings": list(info.warnings),
                 "digest_proves": info.digest_proves,
                 "layers": list(info.layers),
