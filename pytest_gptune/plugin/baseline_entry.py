@@ -8,6 +8,7 @@ from pathlib import Path
 from pytest_gptune.plugin.contest import CALIBRATION, Contest
 from pytest_gptune.records.baseline import BaselineEntry, DefaultRecord
 from pytest_gptune.records.fingerprint import Fingerprint
+from pytest_gptune.records.graphs import baseline_kind
 from pytest_gptune.records.history import repository_root
 from pytest_gptune.reports.tuning_report import TuningReport
 
@@ -41,7 +42,7 @@ def new_entry(
         backend=spec.backend,
         device_class=str(report.environment["device_class"]),
         shapes=report.shapes,
-        latency_kind=result.latency_kind,
+        latency_kind=baseline_kind(result.latency_kind, graph_missing=contest.graph_missing),
         statistic=result.statistic,
         route=winner,
         latency_s=result.latency(winner),

@@ -36,7 +36,7 @@ from pytest_gptune.records.baseline import (
     select_entry,
 )
 from pytest_gptune.records.fingerprint import DEVICE, SOFTWARE, Fingerprint
-from pytest_gptune.records.graphs import set_apart
+from pytest_gptune.records.graphs import baseline_kind, set_apart
 from pytest_gptune.records.history import old_model, required_root
 from pytest_gptune.records.route_record import RouteRecord, TuningSpec
 from pytest_gptune.reports.layers import layer_difference, layer_times
@@ -174,12 +174,16 @@ class _Conclusion:
             return Baseline(), error
 
     def _entry(self, baseline: Baseline) -> tuple[BaselineEntry | None, str]:
-        latencies = [record.latency for record in self._report.routes if record.latency]
+        kinds = [
+            baseline_kind(record.latency.latency_kind, graph_missing=record.graph_missing)
+            for record in self._report.routes
+            if record.latency
+        ]
         return select_entry(
             baseline.of_backend(self._report.spec.backend).entries,
             device_class=self._environment.device_class,
             shapes=self._report.shapes,
-            latency_kind=latencies[0].latency_kind if latencies else None,
+            latency_kind=kinds[0] if kinds else None,
         )
 
     def _missing(self, entry: BaselineEntry | None, entry_key: str | None) -> Verdict | None:

@@ -32,6 +32,11 @@ def set_apart(records: Sequence[RouteRecord], default_key: str) -> tuple[RouteRe
     )
 
 
+def baseline_kind(latency_kind: str, *, graph_missing: bool) -> str:
+    """The kind of latency as baselines have it: without the graph that there should be it is another one."""
+    return f"{latency_kind}, no graph" if graph_missing else latency_kind
+
+
 def _why(record: RouteRecord) -> str:
     if record.graph:
         return f"it has a CUDA graph and the default's engine cannot, so they do not compare{_MEND}"

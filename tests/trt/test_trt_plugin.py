@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -84,6 +85,29 @@ def test_engines_that_all_lack_a_graph_compare(trt_project: TrtProject) -> None:
     assert statuses(report) == {"default": "passed", "copy_ppg=off": "passed"}
     assert report["tests"][0]["winner"] == "copy_ppg=off"
     assert report["tests"][0]["finalists"] == ["default", "copy_ppg=off"]
+
+
+@pytest.mark.long
+def test_a_baseline_that_had_a_graph_is_not_compared_with_an_engine_that_has_none(
+    trt_project: TrtProject,
+) -> None:
+    """As after an upgrade that takes it from all engines; and the new entry stands beside the old one."""
+    write(trt_project, "-copy_ppg=[on|off]", gptune_final_builds=1)
+    trt_project.run("--gptune-search=fast", "--gptune-update-baseline")
+    write(trt_project, "-builder:optimization_level=5 -copy_ppg=[on|off]", gptune_final_builds=1)
+
+    _, report = trt_project.run("--gptune-search=fast")
+
+    verdict = report["tests"][0]["verdict"]
+    assert (verdict["outcome"], verdict["reason"]) == ("incomparable", "kind")
+    assert verdict["message"] == "the baseline has other kind: device_queued."
+
+    trt_project.run("--gptune-search=fast", "--gptune-update-baseline")
+    (baseline,) = trt_project.project.path.rglob("*.baseline.json")
+    kinds = [entry["latency_kind"] for entry in json.loads(baseline.read_text())["entries"]]
+    assert kinds == ["device_queued", "device_queued, no graph"]
+    _, report = trt_project.run("--gptune-search=fast")
+    assert report["tests"][0]["verdict"]["reason"] == "unchanged"
 
 
 @pytest.mark.long
