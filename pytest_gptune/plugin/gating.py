@@ -26,6 +26,9 @@ _TAIL_CONFIDENCE = 0.99
 
 _GRAVITY = {"pass": 0, "new": 1, "incomparable": 1, "ambiguous": 2, "fail": 3}
 
+# Both of two engines in turns are capped or neither; further apart, one of them ran on another device.
+_CAPPED_APART = 0.5
+
 
 @dataclass(frozen=True)
 class Gating:
@@ -96,6 +99,12 @@ class Gating:
             (self.winner, self.reference),
             tail_against=self.reference,
         )
+        capped = [self.contest.result.capped(key) for key in (self.winner, self.reference)]
+        if capped[0] is not None and capped[1] is not None and abs(capped[0] - capped[1]) > _CAPPED_APART:
+            return replace(verdict, outcome="ambiguous", reason="noise").saying(
+                f"the device was power capped in {capped[0]:.0%} of the winner's blocks, in {capped[1]:.0%} "
+                "of the reference engine's: give it more power, or lock its clock lower."
+            )
         in_cycles = self.contest.result.ratio_in_cycles(self.winner, self.reference)
         if verdict.outcome == "fail" and in_cycles is not None and in_cycles <= limit:
             # The device ran slower for one of the two, for the heat of the other say: not the engine's doing.

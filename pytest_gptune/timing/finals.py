@@ -146,6 +146,11 @@ class FinalsResult:
         taken = self.taken.get(key, [])
         return Conditions.of(taken).warnings(self.latency(key), self.interval(key)) if taken else ()
 
+    def capped(self, key: str) -> float | None:
+        """The share of its blocks in which the power limit held the device down; None where unknown."""
+        taken = self.taken.get(key, [])
+        return sum("power capped" in block.conditions for block in taken) / len(taken) if taken else None
+
     def builds(self, key: str) -> int:
         """How many builds of it were measured."""
         return len(self.blocks.get(key, []))

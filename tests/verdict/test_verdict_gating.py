@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from verdict_records import change, entry, spec
 
+from pytest_gptune.engines.base import SampleBlock
 from pytest_gptune.plugin.contest import CALIBRATION, REFERENCE, Contest
 from pytest_gptune.plugin.gating import Gating, reference_of, unchanged_verdict
 from pytest_gptune.timing.finals import FinalistFailedError, FinalsPlan, FinalsResult
@@ -43,10 +44,10 @@ class Scripted(Contest):
                         built.append([block])
 
 
-def contest(script: dict[str, Any], builds: int = 4) -> Scripted:
+def contest(script: dict[str, Any], builds: int = 4, of: type[Scripted] = Scripted) -> Scripted:
     """Finals that were run once."""
     nothing: Any = None
-    made = Scripted(
+    made = of(
         backend=nothing,
         gate=nothing,
         golden=nothing,
@@ -90,6 +91,37 @@ def paired(winner: Any, reference: Any, builds: int = 4, **values: Any) -> tuple
 
 
 class TestPaired:
+    @pytest.mark.parametrize(
+        ("winner", "reference", "outcome"),
+        [(9, 9, "pass"), (0, 0, "pass"), (9, 5, "pass"), (9, 4, "ambiguous"), (0, 9, "ambiguous")],
+    )
+    def test_a_power_cap_has_to_be_on_both_sides(self, winner: int, reference: int, outcome: str) -> None:
+        made = contest({WINNER: around(1e-3), REFERENCE: around(1e-3), CALIBRATION: [5e-5]})
+        for key, capped in ((WINNER, winner), (REFERENCE, reference)):
+            made.result.taken[key] = [
+                SampleBlock((1e-3,), conditions=("power capped",) if number < capped else ())
+                for number in range(9)
+            ]
+        verdict = gating(made).verdict("paired")
+        assert verdict.outcome == outcome
+        said = f"power capped in {winner / 9:.0%} of the winner's blocks, in {reference / 9:.0%} of the ref"
+        assert (said in verdict.message) is (outcome == "ambiguous")
+
+    @pytest.mark.parametrize(("clock_hz", "outcome"), [(2.0e9, "fail"), (1.8e9, "ambiguous")])
+    def test_a_lower_clock_is_no_slower_engine(self, clock_hz: float, outcome: str) -> None:
+        """Slower by 11 %, and at a clock that is lower by a tenth."""
+
+        class Clocked(Scripted):
+            def _measure(self, keys: tuple[str, ...], builds: int) -> None:
+                super()._measure(keys, builds)
+                for key, hz in ((WINNER, clock_hz), (REFERENCE, 2.0e9)):
+                    self.result.clocks_hz[key] = [hz] * len(self.result.blocks[key])
+
+        made = contest({WINNER: around(1.11e-3), REFERENCE: around(1e-3), CALIBRATION: [5e-5]}, of=Clocked)
+        verdict = gating(made).verdict("paired")
+        assert verdict.outcome == outcome
+        assert ("its clock was lower" in verdict.message) is (outcome == "ambiguous")
+
     def test_slower_fails_after_a_second_measurement(self) -> None:
         verdict, made = paired(around(1.11e-3), around(1e-3))
         assert (verdict.outcome, verdict.reason, verdict.gate) == ("fail", "slower", "paired")
