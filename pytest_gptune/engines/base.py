@@ -162,8 +162,8 @@ class EngineInfo:
             equal latencies complete the proof.
         engine_bytes: size of the serialised engine, None where the backend has none.
         graph: whether runs are replayed from a captured graph.
-        graph_missing: whether they would be, were it not that none can be captured: no such engine compares
-            with one that has a graph.
+        graph_missing: whether they are not where the backend would replay them, since none can be captured or
+            graphs are switched off: no such engine compares with one that has a graph.
         layers: what the compiler made of the model, a line for each layer; empty where it does not tell.
         facts: what has to agree for the serialised engine to be loaded again, and its SHA-256; empty where
             an engine cannot be kept.

@@ -69,7 +69,7 @@ class RouteRecord:
         kept: path of the kept engine that was loaded; empty where it was built.
         not_kept: why it was built although kept engines were given; empty otherwise.
         warnings: what its backend said of the engine, as that no graph could be captured.
-        graph_missing: whether it was to have a graph, and none can be captured.
+        graph_missing: whether it has no graph where its backend would replay one.
         error: why it did not pass, in the words shown to the user.
         device_memory_bytes: what the engine holds of a device's memory, by ``weights`` and ``context``.
         wall_s: seconds the route took in all.

@@ -118,6 +118,38 @@ def test_an_input_that_holds_a_shape(build: Build, tmp_path: Path) -> None:
         assert_right(engine, path, {"x": x, "size": np.array([rows, 4], np.int64)})
 
 
+def test_layers_are_timed_beside_the_samples_and_memory_is_told(build: Build, tmp_path: Path) -> None:
+    engine = build(models.mlp(tmp_path / "mlp.onnx", layers=16), EXACT)
+    engine.load({"x": X})
+    engine.sample(0.1, 100_000)
+    before = float(np.median(engine.sample(0.2, 100_000).latencies_s))
+    times = engine.layer_times()
+    assert times
+    assert all(seconds >= 0 for seconds in times.values())
+    assert sum(times.values()) > 0
+    after = float(np.median(engine.sample(0.2, 100_000).latencies_s))
+    assert after == pytest.approx(before, rel=0.05)
+    assert set(engine.info.device_memory_bytes) == {"context", "weights"}
+    assert engine.info.device_memory_bytes["weights"] > 0
+    assert_right(engine, tmp_path / "mlp.onnx", {"x": X})
+
+
+def test_transfers_add_to_the_latency_and_change_no_output(build: Build, tmp_path: Path) -> None:
+    """Of the shape that is loaded, after a larger one was run in the same buffers."""
+    path = models.dynamic(tmp_path / "dynamic.onnx", width=8)
+    shapes = {"tokens": ShapeRange((1, 2, 8), (64, 512, 8), (64, 4096, 8))}
+    small, large = (np.ones(shape, np.float32) for shape in ((64, 512, 8), (64, 4096, 8)))
+    medians = []
+    for transfers in (False, True):
+        engine = build(path, EXACT, shapes=shapes, options={"transfers": transfers})
+        assert_right(engine, path, {"tokens": large})
+        engine.load({"tokens": small})
+        engine.sample(0.1, 100_000)
+        medians.append(float(np.median(engine.sample(0.2, 100_000).latencies_s)))
+        assert_right(engine, path, {"tokens": small})
+    assert medians[1] > medians[0]
+
+
 def test_equal_builds_have_equal_digests_and_tell_their_layers(build: Build, tmp_path: Path) -> None:
     path = models.mlp(tmp_path / "mlp.onnx")
     first, again, other = (build(path, *route).info for route in ((), (), (EXACT,)))

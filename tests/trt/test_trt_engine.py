@@ -101,6 +101,7 @@ def test_an_engine_that_cannot_be_captured_says_why(build: Build, mlp: Path) -> 
     off = build(mlp, options={"cuda_graph": False})
     assert not off.info.graph
     assert "switched off" in off.info.warnings[0]
+    assert [item.info.graph_missing for item in (engine, off, build(mlp))] == [True, True, False]
 
 
 def test_a_shape_that_cannot_be_captured_as_others_can_is_not_measured_without(

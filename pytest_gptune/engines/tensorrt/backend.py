@@ -206,7 +206,7 @@ class TensorRtBackend:
             build_seconds=plan.build_seconds,
             engine_bytes=len(plan.data),
             graph=graph,
-            graph_missing=loaded is not None and target.options.cuda_graph and not graph,
+            graph_missing=loaded is not None and not graph,
             warnings=tuple(warnings),
             digest_proves=proves,
             layers=digests.layer_lines(text),
