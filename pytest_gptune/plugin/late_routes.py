@@ -170,7 +170,6 @@ class LateRoutes:
         """A contest of routes that ran."""
         spec, golden = self.spec, self._golden()
         pairs = {key: route_pairs(key) for key in keys}
-        shapes = self._shapes(golden)
         return Contest(
             backend=self.state.backend(spec.backend),
             gate=self._gate(),
@@ -179,16 +178,7 @@ class LateRoutes:
             lock=self.state.device_lock,
             plan=FinalsPlan(builds=_CONFIRMING_BUILDS, most_builds=_CONFIRMING_BUILDS),
             requests={
-                key: BuildRequest(
-                    spec.model_path,
-                    spec.model_sha256,
-                    route,
-                    shapes,
-                    spec.options,
-                    fresh=True,
-                    golden=spec.golden_path,
-                )
-                for key, route in pairs.items()
+                key: replace(self._request(golden), route=route, fresh=True) for key, route in pairs.items()
             },
             journal=FinalsJournal.of(spec, self.state),
             purpose="confirmation",
@@ -218,14 +208,25 @@ class LateRoutes:
                 f"the search '{search.name}' failed: {type(error).__name__}: {error}", where=self.spec.tuning
             ) from error
 
+    def _request(self, golden: Golden) -> BuildRequest:
+        """What every engine of the tuning is built from, but for its route."""
+        spec = self.spec
+        return BuildRequest(
+            spec.model_path,
+            spec.model_sha256,
+            (),
+            self._shapes(golden),
+            spec.options,
+            golden=spec.golden_path,
+        )
+
     def _measured(self, record: RouteRecord) -> RouteRecord:
         spec = self.spec
         golden = self._golden()
         case = self._case(golden)
-        pairs, shapes = route_pairs(record.key), self._shapes(golden)
         run = RouteRun(
             backend=self.state.backend(spec.backend),
-            request=BuildRequest(spec.model_path, spec.model_sha256, pairs, shapes, spec.options),
+            request=replace(self._request(golden), route=route_pairs(record.key)),
             record=record,
             gate=self._gate(),
             engines=self.state.known_engines(spec.tuning),

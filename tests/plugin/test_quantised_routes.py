@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -113,3 +114,21 @@ def test_quantised_in_a_worker_and_timed_in_finals(project: Project) -> None:
     assert project.baseline_path().is_file()
     # A plain run replays the default and whichever route won.
     assert project.run().ret == 0
+
+
+def test_a_route_that_a_search_proposes_later_is_calibrated_too(project: Project) -> None:
+    """Coordinate proposes the second knob once the first has been decided."""
+    project.tests(
+        body(0.5, routes="-quant:head=[off|int8] -quant:conv=[off|int8]").replace(
+            "def test_model(gptune_engine, gptune_golden):\n    gptune_golden.check(gptune_engine)",
+            "def test_model(gptune):\n    gptune.check()",
+        ),
+        golden=None,
+    )
+    project.run("--gptune-update-goldens")
+    report = project.path / "report.json"
+    project.run("--gptune-search=coordinate", "--gptune-gate=off", f"--gptune-report={report}")
+    (test,) = json.loads(report.read_text())["tests"]
+    late = [r for r in test["routes"] if "quant:conv=int8" in r["id"]]
+    assert late
+    assert {route["status"] for route in late} == {"passed"}, [route["error"] for route in late]
