@@ -9,7 +9,7 @@ import time
 
 import models
 import pytest
-from verdict_project import BATCH, LAYERS, WIDTH, Project, slow_down
+from verdict_project import BATCH, LAYERS, WIDTH, Project, heed_ctrl_c, slow_down
 
 # Where the finals do not matter.
 ONE_BUILD = ("-o", "gptune_final_builds=1")
@@ -152,6 +152,7 @@ def test_ctrl_c_during_the_search(tuned: Project) -> None:
             stdout=stream,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            preexec_fn=heed_ctrl_c,
         )
         # Once the second route has begun, the first is on record.
         deadline = time.monotonic() + 60

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import models
 import pytest
-from verdict_project import LAYERS, STEADY_TEST, SteadyProject
+from verdict_project import LAYERS, STEADY_TEST, SteadyProject, heed_ctrl_c
 
 GATE_ID = "tests/test_net.py::test_net::gptune-gate"
 TEST_ID = "tests/test_net.py::test_net"
@@ -283,6 +283,7 @@ class TestInterrupted:
                 cwd=project.path,
                 stdout=stream,
                 stderr=subprocess.STDOUT,
+                preexec_fn=heed_ctrl_c,
             )
             try:
                 deadline = time.monotonic() + 60

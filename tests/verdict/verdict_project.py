@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -54,6 +55,11 @@ _DISTRIBUTION = {
     "METADATA": "Metadata-Version: 2.1\nName: steady-backend\nVersion: 1.0\n",
     "entry_points.txt": "[gptune.backends]\nsteady = steady_backend:SteadyBackend\n",
 }
+
+
+def heed_ctrl_c() -> None:
+    """For a process that is to be interrupted: background jobs of a shell ignore it, and so would it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @dataclass
