@@ -69,7 +69,7 @@ def schedule(given: argparse.Namespace) -> list[tuple[str, int, int, bool]]:
     """Method, slowdown, threads and load of every decision, shuffled the same way each time."""
     counts = {
         "paired": (given.pairs, given.slow),
-        "absolute": (given.absolute, given.absolute // 10),
+        "absolute": (given.absolute, math.ceil(given.absolute / 10)),
         "trtexec": (given.other, given.other),
         "pytest-benchmark": (given.other, given.other),
     }
@@ -144,7 +144,7 @@ def main() -> None:
     )
     given = parser.parse_args()
     if given.quick:
-        small = {"pairs": 12, "slow": 4, "absolute": 10, "other": 1}
+        small = {"pairs": 12, "slow": 4, "absolute": 4, "other": 1}
         given = argparse.Namespace(**{**vars(given), **small})
     records: list[dict[str, Any]] = []
     if given.record and given.record.exists():
@@ -158,7 +158,7 @@ def main() -> None:
             if truth is None:
                 truth = {
                     f"{percent} %": {
-                        f"{threads} threads": methods.true_ratio(percent, threads, 6 if given.quick else 16)
+                        f"{threads} threads": methods.true_ratio(percent, threads, 4 if given.quick else 16)
                         for threads in (1, 2)
                     }
                     for percent in sorted({*SLOWDOWNS, *OF_ABSOLUTE})

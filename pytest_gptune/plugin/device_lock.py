@@ -20,13 +20,13 @@ class DeviceLock:
     """The user's devices, for building, checking and timing.
 
     Args:
-        tell: is given a line for the reader, once, when another run holds the device.
+        tell: is given a line for the reader, once, when another run holds the device; None tells nobody.
 
     Attributes:
         waited_s: seconds spent waiting so far, which are no route's.
     """
 
-    def __init__(self, tell: Callable[[str], object] = str) -> None:
+    def __init__(self, tell: Callable[[str], object] | None = None) -> None:
         self._tell = tell
         self._told = False
         self.waited_s = 0.0
@@ -46,7 +46,7 @@ class DeviceLock:
             yield
 
     def _say(self, device: str) -> None:
-        if not self._told:
+        if self._tell is not None and not self._told:
             self._told = True
             self._tell(
                 f"waiting for device {device}: another run of this user is on it, and both at once would "

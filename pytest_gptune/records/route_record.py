@@ -113,8 +113,8 @@ class RouteRecord:
     def from_plain(cls, plain: Mapping[str, Any]) -> RouteRecord:
         """The inverse of ``as_plain``."""
         # Rows of earlier versions lack what was added since.
-        optional = [f.name for f in fields(cls) if not f.default is f.default_factory is MISSING]
-        known = [f.name for f in fields(cls) if f.name in plain or f.name not in optional]
+        required = [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]
+        known = [f.name for f in fields(cls) if f.name in plain or f.name in required]
         record = cls(**{name: plain[name] for name in known})
         # Files spell an infinite loss as a word.
         losses = {name: float(value) for name, value in record.losses.items()}

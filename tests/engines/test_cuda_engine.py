@@ -70,16 +70,24 @@ def make(fake: FakeRuntime) -> Iterator[Make]:
     assert fake.living_events == 0
 
 
-class Replaying:
-    """Does with graphs what the CUDA provider does: a replay has the addresses of its capture."""
+class Wrapped:
+    """A session, but for what a test has it do otherwise."""
 
     def __init__(self, session: Any) -> None:
         self._session = session
-        self.captured: dict[str, Any] = {}
-        self.replays = 0
+        self.runs = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._session, name)
+
+
+class Replaying(Wrapped):
+    """Does with graphs what the CUDA provider does: a replay has the addresses of its capture."""
+
+    def __init__(self, session: Any) -> None:
+        super().__init__(session)
+        self.captured: dict[str, Any] = {}
+        self.replays = 0
 
     def run_with_iobinding(self, io: Any, options: Any) -> None:
         graph = options.get_run_config_entry("gpu_graph_id")
@@ -143,14 +151,7 @@ def test_a_sequence_is_refused(make: Make, tmp_path: Path) -> None:
 def test_an_output_that_is_not_written_is_poison(make: Make, fused: Path) -> None:
     """The run that is read is another than the one that tells shapes."""
 
-    class Lazy:
-        def __init__(self, session: Any) -> None:
-            self._session = session
-            self.runs = 0
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._session, name)
-
+    class Lazy(Wrapped):
         def run_with_iobinding(self, io: Any, options: Any) -> None:
             self.runs += 1
             if self.runs == 1:
@@ -227,14 +228,8 @@ def test_a_block_knows_its_conditions(make: Make, fused: Path, monkeypatch: pyte
 
 
 def test_what_the_session_has_on_the_host_stays_there(make: Make, fake: FakeRuntime, tmp_path: Path) -> None:
-    class Split:
+    class Split(Wrapped):
         """Says that the second input and output are read and written on the host."""
-
-        def __init__(self, session: Any) -> None:
-            self._session = session
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._session, name)
 
         def get_input_memory_infos(self) -> list[Any]:
             return [SimpleNamespace(name="Cpu"), SimpleNamespace(name="CudaPinned")]
@@ -351,15 +346,8 @@ def test_outputs_that_a_run_allocates_are_transferred_too(
 
 
 def test_a_refusal_that_has_nothing_to_do_with_declared_shapes_is_told(make: Make, tmp_path: Path) -> None:
-    class Refusing:
+    class Refusing(Wrapped):
         """All outputs are of the shapes that are declared."""
-
-        def __init__(self, session: Any) -> None:
-            self._session = session
-            self.runs = 0
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._session, name)
 
         def run_with_iobinding(self, io: Any, options: Any) -> None:
             self.runs += 1

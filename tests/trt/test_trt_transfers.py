@@ -15,6 +15,7 @@ from pytest_gptune.engines.base import (
     EngineFailedError,
     ShapeRange,
 )
+from pytest_gptune.engines.tensorrt.engine import TensorRtEngine
 
 
 def copies_of(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
@@ -50,13 +51,18 @@ def test_transfers_are_timed_where_that_is_asked_for(
     engine.close()
 
 
+def dynamic_engine(build: Build, folder: Path) -> tuple[Path, TensorRtEngine]:
+    """A model for one to four times two to sixteen tokens of eight, and an engine that times transfers."""
+    path = models.dynamic(folder / "dynamic.onnx", width=8)
+    shapes = {"tokens": ShapeRange((1, 2, 8), (2, 4, 8), (4, 16, 8))}
+    return path, build(path, shapes=shapes, options={"transfers": True})
+
+
 def test_transfers_are_of_the_loaded_shape_and_not_of_the_largest(
     build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All cases are run before one is timed, and buffers stay as large as the largest."""
-    path = models.dynamic(tmp_path / "dynamic.onnx", width=8)
-    shapes = {"tokens": ShapeRange((1, 2, 8), (2, 4, 8), (4, 16, 8))}
-    engine = build(path, shapes=shapes, options={"transfers": True})
+    path, engine = dynamic_engine(build, tmp_path)
     small, large = (np.ones(shape, np.float32) for shape in ((1, 2, 8), (4, 16, 8)))
     engine.run({"tokens": large})
     engine.load({"tokens": small})
@@ -71,9 +77,7 @@ def test_other_inputs_between_loading_and_sampling_change_no_sample(
     build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are run in the buffers of the loaded ones, which had to grow for them."""
-    path = models.dynamic(tmp_path / "dynamic.onnx", width=8)
-    shapes = {"tokens": ShapeRange((1, 2, 8), (2, 4, 8), (4, 16, 8))}
-    engine = build(path, shapes=shapes, options={"transfers": True})
+    path, engine = dynamic_engine(build, tmp_path)
     small, large = (np.full(shape, 2, np.float32) for shape in ((1, 2, 8), (4, 16, 8)))
     engine.load({"tokens": small})
     engine.run({"tokens": large})

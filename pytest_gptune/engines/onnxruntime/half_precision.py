@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from pytest_gptune.engines.onnxruntime.quantise import constants_of
+
 # Nodes that only pass on or combine what they are given stay in fp16 behind a chosen node: a cast to float32
 # and back around each of them would cost more than the chosen node gains.
 _FOLLOWING = frozenset(
@@ -55,7 +57,7 @@ def to_fp16(model: Any, chosen: Collection[int]) -> None:
     import onnx
 
     graph, half = model.graph, onnx.TensorProto.FLOAT16
-    types, constants = _types(model), _constants(graph)
+    types, constants = _types(model), constants_of(graph)
     nodes = _with_followers(graph, chosen, types, constants)
     inside = {name for position in nodes for name in graph.node[position].output}
     casts: dict[int, list[Any]] = {}
@@ -127,16 +129,7 @@ def _types(model: Any) -> dict[str, int]:
     inferred = onnx.shape_inference.infer_shapes(model).graph
     values = (*inferred.value_info, *inferred.input, *inferred.output)
     found = {value.name: value.type.tensor_type.elem_type for value in values}
-    found |= {name: tensor.data_type for name, tensor in _constants(model.graph).items()}
-    return found
-
-
-def _constants(graph: Any) -> dict[str, Any]:
-    """Initialisers and values of Constant by their names."""
-    found = {tensor.name: tensor for tensor in graph.initializer}
-    for node in graph.node:
-        if node.op_type == "Constant" and node.output:
-            found.update((node.output[0], a.t) for a in node.attribute if a.name == "value")
+    found |= {name: tensor.data_type for name, tensor in constants_of(model.graph).items()}
     return found
 
 

@@ -211,15 +211,21 @@ def _neighbours(nodes: Sequence[QuantNode]) -> tuple[NodeGroup, ...]:
     return tuple(groups)
 
 
-def _float_matrices(graph: Any) -> set[str]:
-    """Names of constant float32 tensors of two dimensions or more: initialisers, and outputs of Constant."""
-    import onnx
-
-    tensors = {tensor.name: tensor for tensor in graph.initializer}
+def constants_of(graph: Any) -> dict[str, Any]:
+    """Tensors of a graph that are constant, by name: initialisers, and outputs of Constant."""
+    found = {tensor.name: tensor for tensor in graph.initializer}
     for node in graph.node:
         if node.op_type == "Constant" and node.output:
-            tensors.update((node.output[0], a.t) for a in node.attribute if a.name == "value")
-    return {name for name, t in tensors.items() if t.data_type == onnx.TensorProto.FLOAT and len(t.dims) >= 2}
+            found.update((node.output[0], a.t) for a in node.attribute if a.name == "value")
+    return found
+
+
+def _float_matrices(graph: Any) -> set[str]:
+    """Names of constant float32 tensors of two dimensions or more."""
+    import onnx
+
+    float32 = onnx.TensorProto.FLOAT
+    return {n for n, t in constants_of(graph).items() if t.data_type == float32 and len(t.dims) >= 2}
 
 
 def _is_quantisable(node: Any, weights: set[str]) -> bool:
