@@ -98,8 +98,8 @@ def choose_winner(
 ) -> tuple[str, tuple[str, ...]]:
     """The winner of the finals and all co-winners: routes within 1 % of the fastest, or not surely slower.
 
-    Among them the baseline's is preferred, then the default, then the one with the fewest knobs: a change of
-    route must be worth it, and certain.
+    Among them the baseline's is preferred, then the default: a change of route must be worth it, and certain.
+    Of others, doubt speaks for none: of those within 1 % the one with the fewest knobs wins.
 
     Args:
         finals: latencies by route.
@@ -116,8 +116,10 @@ def choose_winner(
         for route in passing
         if share[route] <= share[fastest] * CO_WINNER or not surely_slower(finals, route, fastest)
     ]
-    preference = (baseline_route, default_route)
-    winner = min(close, key=lambda route: (*(route != p for p in preference), passing[route], share[route]))
+    preferred = [r for r in (baseline_route, default_route) if r is not None and r in close]
+    within = [route for route in close if share[route] <= share[fastest] * CO_WINNER]
+    fewest = min(within, key=lambda route: (passing[route], share[route]))
+    winner = preferred[0] if preferred else fewest
     return winner, tuple(sorted(close, key=lambda route: share[route]))
 
 

@@ -79,20 +79,24 @@ class TestWinner:
 
     def test_what_is_not_slower_for_certain_is_a_co_winner(self) -> None:
         """Builds of the default are 2 % slower in the middle, and 8 % apart."""
-        latency = {"default": 1.02, "a": 1.0}
+        latency = {"": 1.02, "a": 1.0}
         noisy = finals(latency, [0.96, 0.98, 1.0, 1.02, 1.04])
-        assert choose_winner(noisy, {"default": 0, "a": 1}, baseline_route=None) == (
-            "default",
-            ("a", "default"),
-        )
+        assert choose_winner(noisy, {"": 0, "a": 1}, baseline_route=None) == ("", ("a", ""))
         steady = finals(latency, [0.998, 0.999, 1.0, 1.001, 1.002])
-        assert choose_winner(steady, {"default": 0, "a": 1}, baseline_route=None) == ("a", ("a",))
+        assert choose_winner(steady, {"": 0, "a": 1}, baseline_route=None) == ("a", ("a",))
+
+    def test_doubt_makes_no_winner_of_fewer_knobs(self) -> None:
+        """The noisy one has fewer knobs and is slower than the default, which is surely slower than a."""
+        measured = finals({"b": 1.06, "": 1.05, "a": 1.0}, [0.85, 0.95, 1.0, 1.05, 1.15])
+        winner, close = choose_winner(measured, {"": 0, "a": 3, "b": 1}, baseline_route=None)
+        assert (winner, close) == ("a", ("a", "b"))
+        assert choose_winner(measured, {"": 0, "a": 3, "b": 1}, baseline_route="b")[0] == "b"
 
     @given(st.floats(0.8, 1.3), WOBBLES)
     def test_the_default_loses_to_nothing_but_certainty(self, value: float, wobbles: list[float]) -> None:
-        measured = finals({"default": value, "a": 1.0}, wobbles)
-        winner, _ = choose_winner(measured, {"default": 0, "a": 1}, baseline_route=None)
-        ratio = measured.ratio("default", "a")
+        measured = finals({"": value, "a": 1.0}, wobbles)
+        winner, _ = choose_winner(measured, {"": 0, "a": 1}, baseline_route=None)
+        ratio = measured.ratio("", "a")
         assert (winner == "a") == (ratio.value > CO_WINNER and ratio.low > 1.0)
 
     @given(
