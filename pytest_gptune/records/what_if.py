@@ -23,7 +23,7 @@ class Rung:
         epsilon: the most loss that passes.
         multiple: of the tuning's own epsilons, where it has one for each output and the ladder was derived.
         eligible: how many routes have a latency and are within.
-        winner: the fastest of them; of equally fast ones that with the fewest changes.
+        winner: the fastest of them; of equally fast ones that with the fewest changes, then by its text.
         speedup: the default's latency over the winner's.
     """
 
@@ -87,9 +87,10 @@ def rung_at(tuning: CachedTuning, epsilon: Epsilon) -> Rung:
 def _rung(
     tuning: CachedTuning, eligible: Sequence[CachedRoute], epsilon: Epsilon, multiple: float | None
 ) -> Rung:
-    def rank(route: CachedRoute) -> tuple[float, bool, int]:
-        # An inert route is as fast as the plainer one whose engine it has, and never wins over it.
-        return route.latency_s or math.inf, route.status == "inert", len(route.changes)
+    def rank(route: CachedRoute) -> tuple[float, bool, int, str]:
+        # An inert route is as fast as the plainer one whose engine it has, and never wins over it. The text
+        # decides at last: which of two equal routes wins must not depend on which is asked about first.
+        return route.latency_s or math.inf, route.status == "inert", len(route.changes), route.route
 
     winner = min(eligible, key=rank, default=None)
     speedup = None if winner is None else tuning.speedup(winner)

@@ -53,6 +53,18 @@ def test_the_eligible_set_only_grows_along_a_ladder(tuning):
     assert (counts[-1] if counts else 0) == len(finite)
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_of_two_equal_routes_the_same_wins_whichever_became_eligible_first(order):
+    """Found by the property below, which meets equal routes rarely."""
+    made = [record("-a=1", 1.0, 1.0), record("-b=1", 1.0, 0.0)]
+    tuning = tuning_of([made[number] for number in order])
+    (_, last) = ladder(tuning)
+    again = rung_at(tuning, 1.0)
+    assert last.winner is not None
+    assert again.winner is not None
+    assert (last.winner.route, again.winner.route) == ("-a=1", "-a=1")
+
+
 @given(any_tuning)
 def test_a_rung_of_a_ladder_is_that_of_its_epsilon(tuning):
     for rung in ladder(tuning):
