@@ -83,6 +83,19 @@ def layer_times(engine: Engine) -> dict[str, float]:
     return ask()
 
 
+def process_spent(backend: Backend, options: Mapping[str, Any]) -> str:
+    """Why engines built from now on in this process would be slower than earlier ones; empty: they are not.
+
+    What a backend that has a method ``process_spent(options)`` says. Where even asking fails, the process is
+    of no use either.
+    """
+    ask: Callable[[Mapping[str, Any]], str] = getattr(backend, "process_spent", lambda _: "")
+    try:
+        return ask(options)
+    except Exception as error:  # a backend's, which may raise anything where its device failed
+        return f"{type(error).__name__}: {error}"
+
+
 def _entry(name: str) -> importlib.metadata.EntryPoint:
     entries = [entry for entry in importlib.metadata.entry_points(group=GROUP) if entry.name == name]
     if not entries:

@@ -46,6 +46,7 @@ class FakeRuntime:
     Attributes:
         now: the host's clock, in seconds.
         free_at: when the device has done all that is enqueued.
+        graph_s: what a launch of a graph keeps the device busy for, one after another; the last one stays.
         failing: codes that functions return, by name.
         called: names of all functions that were called, in order.
     """
@@ -61,6 +62,7 @@ class FakeRuntime:
         self.free_at = 0.0
         self.call_s = 0.0
         self.event_s = 0.0
+        self.graph_s: list[float] = [0.0]
         self.failing: dict[str, Error] = {}
         self.called: list[str] = []
         self.last_error = Error.cudaSuccess
@@ -180,7 +182,8 @@ class FakeRuntime:
     def cudaGraphInstantiate(self, graph: int, flags: int) -> int:
         return self._number()
 
-    def cudaGraphLaunch(self, executable: int, stream: int) -> None: ...
+    def cudaGraphLaunch(self, executable: int, stream: int) -> None:
+        self.kernel(self.graph_s.pop(0) if len(self.graph_s) > 1 else self.graph_s[0], 1e-7)
 
     def cudaGraphDestroy(self, graph: int) -> None: ...
 
@@ -194,3 +197,27 @@ class FakeRuntime:
     def _number(self) -> int:
         self._next += 1
         return self._next
+
+
+class FakeDriver:
+    """The functions of ``cuda.bindings.driver`` that the package calls.
+
+    Attributes:
+        refuses: the code that every function returns, 0 for success.
+        launches: kernels that were launched.
+    """
+
+    def __init__(self) -> None:
+        self.refuses = 0
+        self.launches = 0
+
+    def cuModuleLoadData(self, image: bytes) -> tuple[int, int]:
+        assert image.endswith(b"\0")
+        return self.refuses, 1
+
+    def cuModuleGetFunction(self, module: int, name: bytes) -> tuple[int, int]:
+        return self.refuses, 2
+
+    def cuLaunchKernel(self, function: int, *args: Any) -> tuple[int]:
+        self.launches += 1
+        return (self.refuses,)

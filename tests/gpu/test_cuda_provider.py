@@ -281,6 +281,37 @@ def test_the_first_engine_of_a_process_is_as_fast_as_later_ones(
     assert max(latencies) / min(latencies) < 1.03, latencies
 
 
+def test_an_engine_is_as_fast_after_routes_that_slow_their_process_down(
+    backend: OnnxRuntimeBackend, device: Device
+) -> None:
+    """On an H200 cuDNN's default algorithm, and what it finds for channels last, do so for good."""
+    onnx = pytest.importorskip("onnx")
+    path = Path(onnx.__file__).parent / "backend/test/data/light/light_squeezenet.onnx"
+    given = {"data_0": np.random.default_rng(0).standard_normal((1, 3, 224, 224)).astype(np.float32)}
+    worker, pids = WorkerBackend("onnxruntime", route_timeout_s=120), []
+
+    def latency(route: Mapping[str, str]) -> float:
+        request = BuildRequest(
+            str(path), inspect_model(path).sha256, tuple(route.items()), options=CUDA, fresh=True
+        )
+        engine = worker.build(request)
+        pids.append(engine._worker.pid)
+        engine.load(given)
+        result = min(float(np.median(engine.sample(0.2, 10**6).latencies_s)) for _ in range(3))
+        engine.close()
+        return result
+
+    try:
+        first = latency(GRAPH)
+        for route in ({"-ort:cudnn_conv_algo_search": "default"}, {"-ort:prefer_nhwc": "1"}):
+            latency(route)
+            assert latency(GRAPH) == pytest.approx(first, rel=0.02)
+    finally:
+        worker.close()
+    if device.name == "NVIDIA H200":
+        assert len(set(pids)) > 1
+
+
 def test_transfers_add_to_the_latency(build: Build, tmp_path: Path) -> None:
     """64 MiB each way, which no bus brings in the time of one addition on the device."""
     path = models.write(

@@ -2,7 +2,8 @@
 
 ``-faulty:do`` says what goes wrong, ``-faulty:when`` at which step: ``build``, ``run``, ``sample``, or
 ``rebuild``, which is the second build of the route, that is in the finals. ``-faulty:spin`` is real work of
-so many times 100 us beside each inference, so that routes differ in speed.
+so many times 100 us beside each inference, so that routes differ in speed. Once an engine that ``spoil``s its
+process has run, all engines there take twenty times as long.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ DEEDS = (
     "nan",
     "missing",
     "chatter",
+    "spoil",
 )
 WHENS = ("build", "run", "sample", "rebuild")
 
@@ -85,6 +87,7 @@ class FaultyBackend:
 
     def __init__(self) -> None:
         self._real = OnnxRuntimeBackend()
+        self.spoiled = False
 
     def check_available(self, options):
         self._real.check_available({})
@@ -117,6 +120,9 @@ class FaultyBackend:
     def process_family(self, route):
         return ""
 
+    def process_spent(self, options):
+        return "an engine has spoiled it" if self.spoiled else ""
+
     def engine_digest(self, request):
         return None
 
@@ -136,7 +142,7 @@ class FaultyBackend:
         engine = self._real.build(
             type(request)(request.model, request.model_sha256, (("-ort:intra_op_num_threads", "1"),))
         )
-        return FaultyEngine(engine, deed, when, spin * 100e-6, request.route_text)
+        return FaultyEngine(engine, deed, when, spin * 100e-6, request.route_text, self)
 
     def _built_before(self, request):
         """Whether the route was built before, by any process of the run."""
@@ -148,14 +154,17 @@ class FaultyBackend:
 
 
 class FaultyEngine:
-    def __init__(self, engine, deed, when, spin_s, digest):
+    def __init__(self, engine, deed, when, spin_s, digest, backend):
         self._engine, self._deed, self._when, self._spin_s = engine, deed, when, spin_s
+        self._backend = backend
         self.info = EngineInfo(digest, "host_wall", engine.info.build_seconds)
 
     def run(self, inputs):
         outputs = self._engine.run(inputs)
         if self._when == "run":
             misbehave(self._deed)
+        if self._deed == "spoil":
+            self._backend.spoiled = True
         if self._deed == "wrong":
             return {name: array * 1.5 for name, array in outputs.items()}
         if self._deed == "nan":
@@ -175,7 +184,7 @@ class FaultyEngine:
             start = time.perf_counter()
             for _ in range(batch):
                 self._engine.sample(0.0, 1)
-                until = time.perf_counter() + self._spin_s
+                until = time.perf_counter() + self._spin_s * (20 if self._backend.spoiled else 1)
                 while time.perf_counter() < until:
                     pass
             samples.append((time.perf_counter() - start) / batch)

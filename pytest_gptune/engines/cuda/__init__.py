@@ -9,9 +9,10 @@ from pytest_gptune.engines.cuda.clocks import ClockReading, Clocks
 from pytest_gptune.engines.cuda.device import Device
 from pytest_gptune.engines.cuda.graph import Graph, capture
 from pytest_gptune.engines.cuda.memory import POISON, DeviceBuffer, L2Flush, Region, Transfers, copy_to_host
+from pytest_gptune.engines.cuda.process import ProcessStreams
 from pytest_gptune.engines.cuda.runtime import CudaError
 from pytest_gptune.engines.cuda.sampling import DeviceSamples, launches_for, sample_queued
-from pytest_gptune.engines.cuda.stream import Stream, Streams
+from pytest_gptune.engines.cuda.stream import Stream
 
 __all__ = [
     "POISON",
@@ -23,9 +24,9 @@ __all__ = [
     "DeviceSamples",
     "Graph",
     "L2Flush",
+    "ProcessStreams",
     "Region",
     "Stream",
-    "Streams",
     "Transfers",
     "capture",
     "copy_to_host",

@@ -8,6 +8,7 @@ from typing import Any
 from pytest_gptune.engines.base import BackendMissingError, EngineFailedError, EngineOutOfMemoryError
 
 _MODULE = "cuda.bindings.runtime"
+_DRIVER = "cuda.bindings.driver"
 
 
 class CudaError(EngineFailedError):
@@ -45,6 +46,22 @@ def call(name: str, *args: Any) -> Any:
     if not values:
         return None
     return values[0] if len(values) == 1 else tuple(values)
+
+
+def driver_call(name: str, *args: Any) -> Any:
+    """Call a function of the CUDA driver, for what the runtime lacks, and return what it returns.
+
+    Raises:
+        CudaError: any other code than success, or there is no such module.
+    """
+    try:
+        function = getattr(importlib.import_module(_DRIVER), name)
+    except (ImportError, AttributeError) as error:
+        raise CudaError(f"cuda-python has no {name}: {error}") from error
+    code, *values = function(*args)
+    if int(code):
+        raise CudaError(f"{name} failed: {getattr(code, 'name', None) or int(code)}")
+    return values[0] if values else None
 
 
 def check(name: str, code: Any) -> None:

@@ -23,9 +23,10 @@ from pytest_gptune.engines.base import (
     ModelInfo,
     RoutePairs,
 )
-from pytest_gptune.engines.cuda import Stream, Streams
+from pytest_gptune.engines.cuda import ProcessStreams, Stream
 from pytest_gptune.engines.machine import cpu_model, load_average, steering_environment, usable_cores
 from pytest_gptune.engines.onnxruntime import cuda_provider, identity, knobs, quantise
+from pytest_gptune.engines.onnxruntime.build_errors import build_error
 from pytest_gptune.engines.onnxruntime.cuda_engine import CudaSessionEngine
 from pytest_gptune.engines.onnxruntime.quantised_model import quantised_request
 from pytest_gptune.engines.onnxruntime.session import SessionEngine
@@ -52,15 +53,8 @@ _OPTIONS = {
 
 _ASSIGNMENT_KEY = "session.record_ep_graph_assignment_info"
 
-# Messages about the model itself, whatever the route, and what to tell the user instead.
-_OPSET = re.compile(
-    r"Opset (\d+) is under development.*official support for domain (\S+) is till opset (\d+)", re.S
-)
-_IR = re.compile(r"Unsupported model IR version: (\d+), max supported IR version: (\d+)")
-_DATA_FILE = re.compile(r"External initializer: (\S+) offset: .*out of bounds or can not be read in full")
 # Protobuf's limit: what ONNX Runtime says where the optimised model does not fit into one message.
 _TOO_LARGE = re.compile(r"2GiB|2GB|exceed|Protobuf serialization failed|too large", re.IGNORECASE)
-_UNKNOWN_OPERATOR = re.compile(r"Fatal error: (\S+?)\(-?\d+\) is not a registered function/op")
 
 
 class OnnxRuntimeBackend:
@@ -71,7 +65,7 @@ class OnnxRuntimeBackend:
     def __init__(self) -> None:
         # Routes that differ in settings of the run alone share their optimised graph.
         self._graphs: dict[tuple[str, ...], str | None] = {}
-        self._streams = Streams()
+        self._streams = ProcessStreams()
 
     def check_available(self, options: Mapping[str, Any]) -> None:
         """Raise BackendMissingError unless onnxruntime and the provider asked for are installed."""
@@ -173,6 +167,12 @@ class OnnxRuntimeBackend:
     def process_family(self, route: RoutePairs) -> str:
         """Flushing denormals is decided by the first session of a process, for all of it."""
         return "denormal_as_zero" if (knobs.DENORMAL, "1") in route else ""
+
+    def process_spent(self, options: Mapping[str, Any]) -> str:
+        """What engines built from now on would suffer from what the process has on its device."""
+        if _provider(options) != knobs.CUDA:
+            return ""
+        return self._streams.spent(cuda_provider.device_of(options))
 
     def build(self, request: BuildRequest) -> SessionEngine | CudaSessionEngine:
         """Create the session; the build time is that of ``InferenceSession``."""
@@ -310,7 +310,7 @@ def _make_session(request: BuildRequest, model: str | bytes, options: Any, given
             # With the fallback on, a session that its provider refuses is made again without its options.
             session = ort.InferenceSession(model, options, providers=providers, enable_fallback=False)
     except Exception as error:  # ONNX Runtime's errors derive from Exception alone
-        raise _build_error(error, request, ort.__version__) from error
+        raise build_error(error, request, ort.__version__) from error
     session.disable_fallback()
     _check_placement(session, provider, bool(request.options.get("allow_cpu_nodes")))
     return session
@@ -459,38 +459,3 @@ def _check_placement(session: Any, provider: str, allow_cpu_nodes: bool) -> None
             f"{len(elsewhere)} nodes fell back from {provider} to another provider: {shown}",
             mend="use a provider that has these operators, or accept it: options={'allow_cpu_nodes': True}",
         )
-
-
-def _build_error(error: Exception, request: BuildRequest, version: str) -> ModelError | BuildRejectedError:
-    kind, text = type(error).__name__, " ".join(str(error).split())
-    where = request.model
-    if match := _OPSET.search(text):
-        opset, domain, most = match.groups()
-        return ModelError(
-            f"the model needs opset {opset} of {domain}; ONNX Runtime {version} has up to {most}",
-            where=where,
-            mend=f"export with opset {most} or older, or upgrade onnxruntime",
-        )
-    if match := _IR.search(text):
-        return ModelError(
-            f"the model has IR version {match[1]}; ONNX Runtime {version} reads up to {match[2]}",
-            where=where,
-            mend="save it with an older IR version (ir_version= of make_model), or upgrade onnxruntime",
-        )
-    if match := _UNKNOWN_OPERATOR.search(text):
-        return ModelError(
-            f"the model has operator {match[1]}, which ONNX Runtime {version} does not know",
-            where=where,
-            mend="export without custom operators, or use the backend that has them",
-        )
-    if match := _DATA_FILE.search(text):
-        return ModelError(
-            f"the external data file of tensor {match[1]} is shorter than the model says",
-            where=where,
-            mend="copy the data file again: it is truncated, or another model's",
-        )
-    if kind in ("InvalidProtobuf", "NoSuchFile", "InvalidGraph") or "Missing opset in the model" in text:
-        return ModelError(
-            f"ONNX Runtime {version} cannot load the model: {text}", where=where, mend="export it again"
-        )
-    return BuildRejectedError(f"ONNX Runtime {version} refuses to build the route ({kind}): {text}")

@@ -22,7 +22,7 @@ from pytest_gptune.engines.base import (
     RouteFailureError,
     RoutePairs,
 )
-from pytest_gptune.engines.cuda import Streams
+from pytest_gptune.engines.cuda import ProcessStreams
 from pytest_gptune.engines.machine import load_average, steering_environment
 from pytest_gptune.engines.tensorrt import digests, knobs
 from pytest_gptune.engines.tensorrt.build_log import build_log
@@ -48,7 +48,7 @@ class TensorRtBackend:
     name: ClassVar[str] = "tensorrt"
 
     def __init__(self) -> None:
-        self._streams = Streams()
+        self._streams = ProcessStreams()
 
     @cached_property
     def _trt(self) -> Any:
@@ -141,6 +141,11 @@ class TensorRtBackend:
         A second plan of one process was seen to differ from the first in a byte.
         """
         return None if self._features.just_in_time else ""
+
+    def process_spent(self, options: Mapping[str, Any]) -> str:
+        """What engines built from now on would suffer from what the process has on its device."""
+        device = self._find_device(self._parse(options))
+        return "" if device is None else self._streams.spent(device)
 
     def engine_digest(self, request: BuildRequest) -> str | None:
         """None: what the compiler makes of a route is known once it is built."""
@@ -300,7 +305,7 @@ class TensorRtRtxBackend(TensorRtBackend):
     name: ClassVar[str] = "tensorrt_rtx"
 
 
-def _warm(device: Device, streams: Streams) -> None:
+def _warm(device: Device, streams: ProcessStreams) -> None:
     """Keep the device busy for a moment, so that its clocks are up when tactics are timed."""
     from pytest_gptune.engines.cuda import DeviceBuffer
 

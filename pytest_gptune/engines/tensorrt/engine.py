@@ -19,7 +19,7 @@ from pytest_gptune.engines.cuda import (
     Device,
     Graph,
     L2Flush,
-    Streams,
+    ProcessStreams,
     Transfers,
     capture,
     launches_for,
@@ -47,7 +47,7 @@ class LoadedEngine:
         EngineOutOfMemoryError: engine or context need more memory than there is, or than is allowed.
     """
 
-    def __init__(self, target: Target, data: bytes, device: Device, streams: Streams) -> None:
+    def __init__(self, target: Target, data: bytes, device: Device, streams: ProcessStreams) -> None:
         device.make_current()
         trt = target.trt
         self._target = target

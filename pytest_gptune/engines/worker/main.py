@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gptune.engines.base import Backend, BuildRequest, Engine, ModelInfo, ShapeRange, TensorInfo
 from pytest_gptune.engines.failures import failure_of, failure_to_plain
-from pytest_gptune.engines.registry import check_buildable, layer_times, make_backend
+from pytest_gptune.engines.registry import check_buildable, layer_times, make_backend, process_spent
 from pytest_gptune.engines.worker import arena, messages
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ class Server:
         self._backends: dict[str, Backend] = {}
         self._engines: dict[int, Engine] = {}
         self._next = 1
+        self._has_built = False
         self._operations: dict[str, Callable[..., Answer]] = {
             "check": self._check,
             "environment": self._environment,
@@ -94,14 +95,15 @@ class Server:
         return {"family": self._backend(header).process_family(_pairs(header["route"]))}, None
 
     def _build(self, header: Mapping[str, Any], _: Any) -> Answer:
-        return self._keep(self._backend(header).build(_request(header["request"])))
+        backend, request = self._backend(header), _request(header["request"])
+        return self._made(backend, request, lambda: backend.build(request))
 
     def _digest(self, header: Mapping[str, Any], _: Any) -> Answer:
         return {"digest": self._backend(header).engine_digest(_request(header["request"]))}, None
 
     def _load_engine(self, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Answer:
-        data = arrays["engine"].tobytes()
-        return self._keep(self._backend(header).load(_request(header["request"]), data))
+        backend, request = self._backend(header), _request(header["request"])
+        return self._made(backend, request, lambda: backend.load(request, arrays["engine"].tobytes()))
 
     def _serialize(self, header: Mapping[str, Any], _: Any) -> Answer:
         import numpy as np
@@ -109,7 +111,12 @@ class Server:
         data = self._engines[header["engine"]].serialize()
         return {"none": data is None}, {"engine": np.frombuffer(data or b"", np.uint8)}
 
-    def _keep(self, engine: Engine) -> Answer:
+    def _made(self, backend: Backend, request: BuildRequest, make: Callable[[], Engine]) -> Answer:
+        """An engine that is kept until it is closed; or why it needs another process than this one."""
+        if self._has_built and (reason := process_spent(backend, request.options)):
+            return {"spent": reason}, None
+        self._has_built = True
+        engine = make()
         number, self._next = self._next, self._next + 1
         self._engines[number] = engine
         info = engine.info

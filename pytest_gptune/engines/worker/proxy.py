@@ -26,12 +26,18 @@ from pytest_gptune.engines.worker.process import WorkerProcess
 if TYPE_CHECKING:
     import numpy as np
 
+# A model's digest and a route.
+_Build = tuple[str, RoutePairs]
+
 # Questions about versions and knobs: the backend is imported, nothing is built.
 _QUESTION_TIMEOUT_S = 300.0
 
 
 class WorkerBackend:
     """Builds engines in worker processes: one for each family of process-wide settings.
+
+    A worker in which later engines would be slower than earlier ones is replaced. The route that made it so
+    has a process of its own from then on: in the finals engines of several routes are measured in turns.
 
     Args:
         name: the backend in the worker.
@@ -47,7 +53,9 @@ class WorkerBackend:
         self._workers: dict[str, WorkerProcess] = {}
         self._live: dict[int, int] = {}
         self._families: dict[RoutePairs, str | None] = {}
-        self._alone: set[WorkerProcess] = set()
+        self._leaving: set[WorkerProcess] = set()
+        self._last_built: dict[WorkerProcess, _Build] = {}
+        self._alone: set[_Build] = set()
 
     def check_available(self, options: Mapping[str, Any]) -> None:
         """Raise BackendMissingError unless engines can be built and run."""
@@ -99,18 +107,27 @@ class WorkerBackend:
         self, operation: str, request: BuildRequest, arrays: Mapping[str, np.ndarray] | None
     ) -> WorkerEngine:
         family = self.process_family(request.route)
-        worker = self._worker_alone() if family is None else self._worker(family)
-        worker.mark_log()
+        build = request.model_sha256, request.route
         deadline = time.monotonic() + self._timeout_s
         header = {
             "op": operation,
             "request": _request_to_plain(request),
         }
-        try:
-            result, _ = self.call(worker, header, arrays, timeout_s=self._timeout_s)
-        except BaseException:
-            self._end_alone(worker)
-            raise
+        while True:
+            alone = family is None or build in self._alone
+            worker = self._worker_alone() if alone else self._worker(family or "")
+            worker.mark_log()
+            before, self._last_built[worker] = self._last_built.get(worker), build
+            try:
+                result, _ = self.call(worker, header, arrays, timeout_s=self._timeout_s)
+            except BaseException:
+                self._end_if_leaving(worker)
+                raise
+            if "spent" not in result:
+                break
+            # Never said by a worker that has built nothing before.
+            self._alone |= set() if before is None else {before}
+            self._replace(family or "")
         plain = result["info"]
         lists = {name: tuple(plain[name]) for name in ("warnings", "layers")}
         info = EngineInfo(**{**plain, **lists})
@@ -119,10 +136,11 @@ class WorkerBackend:
 
     def close(self) -> None:
         """End all workers."""
-        for worker in (*self._workers.values(), *self._alone):
+        for worker in (*self._workers.values(), *self._leaving):
             worker.close()
         self._workers.clear()
-        self._alone.clear()
+        self._leaving.clear()
+        self._last_built.clear()
         self._live.clear()
 
     def call(
@@ -144,9 +162,9 @@ class WorkerBackend:
         return answer["result"], out
 
     def release(self, worker: WorkerProcess) -> None:
-        """Note that one engine of the worker was closed; a worker with no other engine to come ends."""
+        """Note that one engine of the worker was closed; a worker that gets no other engine ends."""
         self._live[worker.pid] = self._live.get(worker.pid, 1) - 1
-        self._end_alone(worker)
+        self._end_if_leaving(worker)
 
     def _ask(self, family: str, header: Mapping[str, Any]) -> dict[str, Any]:
         return self.call(self._worker(family), header, timeout_s=_QUESTION_TIMEOUT_S)[0]
@@ -156,6 +174,7 @@ class WorkerBackend:
         worker = self._workers.get(family)
         if worker is not None and (not worker.alive or (worker.tainted and not self._live.get(worker.pid))):
             worker.close()
+            self._last_built.pop(worker, None)
         if worker is None or not worker.alive:
             worker = self._workers[family] = self._start()
         return worker
@@ -163,12 +182,19 @@ class WorkerBackend:
     def _worker_alone(self) -> WorkerProcess:
         """A new worker that builds one engine."""
         worker = self._start()
-        self._alone.add(worker)
+        self._leaving.add(worker)
         return worker
 
-    def _end_alone(self, worker: WorkerProcess) -> None:
-        if worker in self._alone:
-            self._alone.remove(worker)
+    def _replace(self, family: str) -> None:
+        """Have the next engine of a family in a new worker; the old one stays as long as its engines."""
+        worker = self._workers.pop(family)
+        self._leaving.add(worker)
+        self._end_if_leaving(worker)
+
+    def _end_if_leaving(self, worker: WorkerProcess) -> None:
+        if worker in self._leaving and not self._live.get(worker.pid):
+            self._leaving.remove(worker)
+            self._last_built.pop(worker, None)
             worker.close()
 
     def _start(self) -> WorkerProcess:

@@ -1,0 +1,90 @@
+"""Whether a process still starts kernels as fast as it did, over a fake of the bindings."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from fake_cuda import Error, FakeDriver, FakeRuntime
+
+from pytest_gptune.engines.cuda import CudaError, Device, ProcessStreams, Stream
+from pytest_gptune.engines.cuda.launch_pace import LaunchPace
+
+USUAL_S = 145e-6
+READING = 100  # launches
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+    made = FakeDriver()
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", made)
+    return made
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch, driver: FakeDriver) -> FakeRuntime:
+    runtime = FakeRuntime()
+    runtime.graph_s = [USUAL_S]
+    monkeypatch.setitem(sys.modules, "cuda.bindings.runtime", runtime)
+    return runtime
+
+
+def test_a_pace_that_is_kept(fake: FakeRuntime, driver: FakeDriver) -> None:
+    pace = LaunchPace(Stream())
+    assert driver.launches == 201  # the first one is loaded, the others are captured
+    fake.graph_s = [1.01 * USUAL_S]
+    assert pace.slowdown() == pytest.approx(1.01, abs=1e-3)
+    assert not pace.lost(pace.slowdown())
+    pace.close()
+    assert not fake.memory
+    assert fake.living_events == 0
+
+
+def test_a_pace_that_is_lost_for_good(fake: FakeRuntime) -> None:
+    pace = LaunchPace(Stream())
+    fake.graph_s = [1.25 * USUAL_S]
+    assert pace.slowdown() == pytest.approx(1.25, abs=1e-3)
+    assert pace.lost(pace.slowdown())
+
+
+def test_what_passes_is_waited_for(fake: FakeRuntime) -> None:
+    """Other work on the device, or clocks that rise again."""
+    pace = LaunchPace(Stream())
+    fake.graph_s = [3 * USUAL_S] * (4 * READING) + [USUAL_S]
+    assert pace.slowdown() == pytest.approx(1.0, abs=1e-3)
+
+
+def test_a_first_reading_at_low_clocks_hides_nothing(fake: FakeRuntime) -> None:
+    fake.graph_s = [4 * USUAL_S] * READING + [USUAL_S]
+    pace = LaunchPace(Stream())
+    assert pace.slowdown() == pytest.approx(1.0, abs=1e-3)
+    fake.graph_s = [1.25 * USUAL_S]
+    assert pace.lost(pace.slowdown())
+
+
+def test_a_process_says_what_it_lost(fake: FakeRuntime) -> None:
+    streams, device = ProcessStreams(), Device.find("0")
+    assert streams.spent(device) == ""  # nothing ran in it
+    assert streams.of(device) is streams.of(device)
+    assert streams.spent(device) == ""
+    fake.graph_s = [1.25 * USUAL_S]
+    assert streams.spent(device) == "a graph of small kernels takes 1.25 times what it took at first"
+    fake.failing["cudaGraphLaunch"] = Error.cudaErrorIllegalAddress
+    with pytest.raises(CudaError, match="cudaGraphLaunch failed"):
+        streams.spent(device)
+
+
+def test_a_driver_that_compiles_nothing_is_done_without(fake: FakeRuntime, driver: FakeDriver) -> None:
+    driver.refuses = 222
+    streams, device = ProcessStreams(), Device.find("0")
+    streams.of(device)
+    fake.graph_s = [9 * USUAL_S]
+    assert streams.spent(device) == ""
+    assert not fake.memory
+
+
+def test_without_the_driver_s_bindings(fake: FakeRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", None)
+    with pytest.raises(CudaError, match="cuda-python has no cuModuleLoadData"):
+        LaunchPace(Stream())
+    assert not fake.memory
