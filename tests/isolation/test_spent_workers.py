@@ -19,6 +19,7 @@ from pytest_gptune.engines.worker.proxy import WorkerEngine
 
 FINE: tuple[tuple[str, str], ...] = ()
 SPOILING = (("-faulty:do", "spoil"),)
+ALSO_SPOILING = (*SPOILING, ("-faulty:spin", "2"))
 X = {"x": np.ones((2, 8), np.float32)}
 
 
@@ -62,23 +63,33 @@ def test_a_spent_worker_is_replaced(workers: Workers) -> None:
     assert workers.pid(SPOILING) == first
     second = workers.pid(FINE)
     assert second != first
-    assert not psutil.pid_exists(first)
     assert workers.pid(FINE) == second
 
 
-def test_the_route_that_spoils_has_its_own_process_from_then_on(workers: Workers) -> None:
+def test_routes_that_spoil_share_the_process_that_they_spoilt(workers: Workers) -> None:
+    """Each new one is found out in a process that was in order; from then on it costs no further process."""
+    first = workers.pid(SPOILING)
+    second = workers.pid(ALSO_SPOILING)
+    third = workers.pid(FINE)
+    assert len({first, second, third}) == 3
+    assert not psutil.pid_exists(second)
+    assert [workers.pid(route) for route in (SPOILING, FINE, ALSO_SPOILING, FINE)] == [first, third] * 2
+
+
+def test_a_spent_worker_that_died_is_replaced(workers: Workers) -> None:
+    first = workers.pid(SPOILING)
     workers.pid(FINE)
-    workers.pid(SPOILING)
-    shared = workers.pid(FINE)
-    alone = [workers.pid(SPOILING) for _ in range(2)]
-    assert shared not in alone
-    assert alone[0] != alone[1]
-    assert not any(psutil.pid_exists(pid) for pid in alone)
-    assert workers.pid(FINE) == shared
+    psutil.Process(first).kill()
+    psutil.wait_procs([psutil.Process(first)] if psutil.pid_exists(first) else [], timeout=5)
+    second = workers.pid(SPOILING)
+    assert second != first
+    assert workers.pid(SPOILING) == second
+    assert workers.pid(FINE) != second
 
 
 def test_a_spent_worker_stays_as_long_as_its_engines(workers: Workers) -> None:
-    plain, spoiling = workers.build(FINE), workers.build(SPOILING)
+    workers.pid(SPOILING)
+    plain, spoiling = workers.build(FINE), workers.build(ALSO_SPOILING)
     other = workers.build(FINE)
     assert pid_of(plain) == pid_of(spoiling) != pid_of(other)
     assert plain.run(X)

@@ -36,8 +36,9 @@ _QUESTION_TIMEOUT_S = 300.0
 class WorkerBackend:
     """Builds engines in worker processes: one for each family of process-wide settings.
 
-    A worker in which later engines would be slower than earlier ones is replaced. The route that made it so
-    has a process of its own from then on: in the finals engines of several routes are measured in turns.
+    A worker in which later engines would be slower than earlier ones is spent. From then on it is for those
+    routes alone that made it so, which they would do to any other; the next engine of another route gets a
+    new worker. In the finals, where engines of several routes are measured in turns, none slows another.
 
     Args:
         name: the backend in the worker.
@@ -51,11 +52,12 @@ class WorkerBackend:
         self.python = python
         self._timeout_s = route_timeout_s
         self._workers: dict[str, WorkerProcess] = {}
+        self._spent: dict[str, WorkerProcess] = {}
         self._live: dict[int, int] = {}
         self._families: dict[RoutePairs, str | None] = {}
         self._leaving: set[WorkerProcess] = set()
         self._last_built: dict[WorkerProcess, _Build] = {}
-        self._alone: set[_Build] = set()
+        self._spoiling: set[_Build] = set()
 
     def check_available(self, options: Mapping[str, Any]) -> None:
         """Raise BackendMissingError unless engines can be built and run."""
@@ -114,19 +116,20 @@ class WorkerBackend:
             "request": _request_to_plain(request),
         }
         while True:
-            alone = family is None or build in self._alone
-            worker = self._worker_alone() if alone else self._worker(family or "")
+            spoils = build in self._spoiling
+            worker = self._worker_alone() if family is None else self._worker(family, spent=spoils)
             worker.mark_log()
             before, self._last_built[worker] = self._last_built.get(worker), build
             try:
-                result, _ = self.call(worker, header, arrays, timeout_s=self._timeout_s)
+                asked = {**header, "may_be_spent": spoils}
+                result, _ = self.call(worker, asked, arrays, timeout_s=self._timeout_s)
             except BaseException:
                 self._end_if_leaving(worker)
                 raise
             if "spent" not in result:
                 break
             # Never said by a worker that has built nothing before.
-            self._alone |= set() if before is None else {before}
+            self._spoiling |= set() if before is None else {before}
             self._replace(family or "")
         plain = result["info"]
         lists = {name: tuple(plain[name]) for name in ("warnings", "layers")}
@@ -136,9 +139,10 @@ class WorkerBackend:
 
     def close(self) -> None:
         """End all workers."""
-        for worker in (*self._workers.values(), *self._leaving):
+        for worker in (*self._workers.values(), *self._spent.values(), *self._leaving):
             worker.close()
         self._workers.clear()
+        self._spent.clear()
         self._leaving.clear()
         self._last_built.clear()
         self._live.clear()
@@ -169,14 +173,15 @@ class WorkerBackend:
     def _ask(self, family: str, header: Mapping[str, Any]) -> dict[str, Any]:
         return self.call(self._worker(family), header, timeout_s=_QUESTION_TIMEOUT_S)[0]
 
-    def _worker(self, family: str) -> WorkerProcess:
-        """The worker of a family, a new one where it died or is not to be trusted."""
-        worker = self._workers.get(family)
+    def _worker(self, family: str, *, spent: bool = False) -> WorkerProcess:
+        """A worker of a family, a new one where it died or is not to be trusted."""
+        workers = self._spent if spent else self._workers
+        worker = workers.get(family)
         if worker is not None and (not worker.alive or (worker.tainted and not self._live.get(worker.pid))):
             worker.close()
             self._last_built.pop(worker, None)
         if worker is None or not worker.alive:
-            worker = self._workers[family] = self._start()
+            worker = workers[family] = self._start()
         return worker
 
     def _worker_alone(self) -> WorkerProcess:
@@ -186,10 +191,13 @@ class WorkerBackend:
         return worker
 
     def _replace(self, family: str) -> None:
-        """Have the next engine of a family in a new worker; the old one stays as long as its engines."""
-        worker = self._workers.pop(family)
-        self._leaving.add(worker)
-        self._end_if_leaving(worker)
+        """Have the next engine of a family in a new worker. One spent worker stays, others while they hold any."""
+        worker, spent = self._workers.pop(family), self._spent.get(family)
+        if spent is None or not spent.alive:
+            self._spent[family] = worker
+        else:
+            self._leaving.add(worker)
+            self._end_if_leaving(worker)
 
     def _end_if_leaving(self, worker: WorkerProcess) -> None:
         if worker in self._leaving and not self._live.get(worker.pid):
