@@ -191,7 +191,7 @@ class WorkerBackend:
         return worker
 
     def _replace(self, family: str) -> None:
-        """Have the next engine of a family in a new worker. One spent worker stays, others while they hold any."""
+        """Have the next engine of a family in a new worker. One spent worker stays, others until empty."""
         worker, spent = self._workers.pop(family), self._spent.get(family)
         if spent is None or not spent.alive:
             self._spent[family] = worker
