@@ -2,8 +2,8 @@
 
 python verify_winner.py MODEL WINNERS_MODEL INPUTS.npz --route "-ort:KEY=VALUE ..." [--default "..."]
 
-On a CUDA device with PyTorch's streams and events: many inferences behind one another, no transfers; default
-and winner in a process each, since what one of them runs may slow the other down for good.
+On a CUDA device with PyTorch's streams and events: many inferences behind one another, no transfers. Each
+build is in a process of its own there, since what one of them runs may slow down others for good.
 """
 
 import argparse
@@ -114,13 +114,10 @@ class Engine:
     def __init__(self, path, route, given):
         self.path, self.route, self.given = path, route, given
         self.feed, self.stream, self.take = dict(np.load(given.inputs)), None, None
-        self.earlier = []
 
     def ask(self, what):
         if what == "time":
             return self.take()
-        # Kept: ONNX Runtime 1.31.1 may end the process when it releases a session with an LSTM.
-        self.earlier.append(self.take)
         if self.given.provider == "cuda" and self.stream is None:
             import torch
 
@@ -136,16 +133,26 @@ class Engine:
 
 
 class InItsProcess:
-    """An engine in a process of its own."""
+    """An engine whose every build is in a process of its own, which is ended and releases nothing."""
 
     def __init__(self, *whose):
-        context = multiprocessing.get_context("spawn")
-        self.pipe, theirs = context.Pipe()
-        context.Process(target=serve, args=(theirs, *whose), daemon=True).start()
+        self.whose, self.process = whose, None
 
     def ask(self, what):
+        if what == "build":
+            self.close()
+            context = multiprocessing.get_context("spawn")
+            self.pipe, theirs = context.Pipe()
+            self.process = context.Process(target=serve, args=(theirs, *self.whose), daemon=True)
+            self.process.start()
+            theirs.close()
         self.pipe.send(what)
         return self.pipe.recv()
+
+    def close(self):
+        if self.process is not None:
+            self.process.kill()
+            self.process.join()
 
 
 def serve(pipe, *whose):

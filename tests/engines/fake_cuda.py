@@ -129,6 +129,9 @@ class FakeRuntime:
     def cudaStreamSynchronize(self, stream: int) -> None:
         self.now = max(self.now, self.free_at)
 
+    def cudaDeviceSynchronize(self) -> None:
+        self.now = max(self.now, self.free_at)
+
     def cudaMalloc(self, size: int) -> int:
         assert size > 0
         block = ctypes.create_string_buffer(size)

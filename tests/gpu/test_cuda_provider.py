@@ -312,6 +312,22 @@ def test_an_engine_is_as_fast_after_routes_that_slow_their_process_down(
         assert len(set(pids)) > 1
 
 
+def test_sessions_with_an_lstm_are_released_one_after_another(build: Build, tmp_path: Path) -> None:
+    """A callback that outlives its session ends the process."""
+    rng = np.random.default_rng(0)
+    weights = {name: rng.standard_normal((1, 256, 64)).astype(np.float32) * 0.1 for name in ("w", "r")}
+    node = helper.make_node("LSTM", ["x", "w", "r"], ["y"], hidden_size=64)
+    shapes: Any = {"x": (TensorProto.FLOAT, [100, 1, 64])}, {"y": (TensorProto.FLOAT, [100, 1, 1, 64])}
+    path = models.write(models.build([node], *shapes, weights), tmp_path / "lstm.onnx")
+    x = rng.standard_normal((100, 1, 64)).astype(np.float32)
+    for _ in range(10):
+        engine = build(path)
+        engine.load({"x": x})
+        engine.sample(0.05, 1_000_000)
+        engine.close()
+    np.testing.assert_allclose(build(path).run({"x": x})["y"], reference(path, {"x": x}), atol=1e-2)
+
+
 def test_transfers_add_to_the_latency(build: Build, tmp_path: Path) -> None:
     """64 MiB each way, which no bus brings in the time of one addition on the device."""
     path = models.write(

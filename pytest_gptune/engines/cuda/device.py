@@ -103,6 +103,11 @@ class Device:
         """Use it for what this thread does next; makes its context."""
         call("cudaSetDevice", self.index)
 
+    @staticmethod
+    def synchronize() -> None:
+        """Wait for everything that this process has enqueued on the current device, on whatever stream."""
+        call("cudaDeviceSynchronize")
+
     def free_bytes(self) -> int:
         """Memory of the current device that is free at present, in bytes."""
         free, _total = call("cudaMemGetInfo")

@@ -214,9 +214,11 @@ class CudaSessionEngine:
     def close(self) -> None:
         """Drop the session, then the memory it used."""
         self._device.make_current()
-        # Of an LSTM, ONNX Runtime 1.31.1 ends the process where it still has work under way.
+        # Temporary host memory (an LSTM's) is released by a callback on the stream. Where that outlives the
+        # session, it frees the session's memory, which CUDA forbids in callbacks: ONNX Runtime 1.31.1 ends
+        # the process.
         with suppress(CudaError):  # what failed before was told
-            self._stream.synchronize()
+            self._device.synchronize()
         self._drop_transfers()
         for binding in self._bindings.values():
             binding.close()
