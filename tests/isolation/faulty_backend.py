@@ -77,7 +77,7 @@ def misbehave(deed: str) -> None:
         raise BuildRejectedError("the route was ignored: asked for '-faulty:do=ignored', read back ''")
     if deed == "chatter":
         for line in range(50):
-            print(f"builder: line {line}", file=sys.stderr)
+            print(f"\x1b[1;31mbuilder: line {line}\x1b[m", file=sys.stderr)
         sys.stderr.flush()
         os.abort()
 

@@ -226,7 +226,7 @@ class _LogTail:
         assert self._stream is not None
         with contextlib.suppress(OSError, ValueError):
             for line in self._stream:
-                text = line.decode(errors="replace").rstrip()
+                text = _without_colours(line.decode(errors="replace").rstrip())
                 if text:
                     self._lines.append(text)
 
@@ -242,6 +242,15 @@ class _LogTail:
         self._thread.join(timeout=1)
         if not self._thread.is_alive() and self._stream is not None:
             self._stream.close()
+
+
+def _without_colours(line: str) -> str:
+    """A line as it is read; it goes into messages, reports and caches, which are no terminals."""
+    if "\x1b" not in line:
+        return line
+    from rich.text import Text
+
+    return Text.from_ansi(line).plain
 
 
 def tail_of(lines: list[str]) -> tuple[str, ...]:
