@@ -83,13 +83,13 @@ def layer_times(engine: Engine) -> dict[str, float]:
     return ask()
 
 
-def process_spent(backend: Backend, options: Mapping[str, Any]) -> str:
+def process_spent(backend: Backend, options: Mapping[str, Any]) -> str | None:
     """Why engines built from now on in this process would be slower than earlier ones; empty: they are not.
 
-    What a backend that has a method ``process_spent(options)`` says. Where even asking fails, the process is
-    of no use either.
+    What a backend that has a method ``process_spent(options)`` says; None where no engine can do that to its
+    process. Where even asking fails, the process is of no use either.
     """
-    ask: Callable[[Mapping[str, Any]], str] = getattr(backend, "process_spent", lambda _: "")
+    ask: Callable[[Mapping[str, Any]], str | None] = getattr(backend, "process_spent", lambda _: None)
     try:
         return ask(options)
     except Exception as error:  # a backend's, which may raise anything where its device failed

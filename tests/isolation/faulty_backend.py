@@ -121,6 +121,8 @@ class FaultyBackend:
         return ""
 
     def process_spent(self, options):
+        if "FAULTY_SPOILS" not in os.environ:
+            return None
         return "an engine has spoiled it" if self.spoiled else ""
 
     def engine_digest(self, request):

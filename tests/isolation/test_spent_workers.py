@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from pytest_gptune.engines.worker.proxy import WorkerEngine
 
 FINE: tuple[tuple[str, str], ...] = ()
 SPOILING = (("-faulty:do", "spoil"),)
-ALSO_SPOILING = (*SPOILING, ("-faulty:spin", "2"))
 X = {"x": np.ones((2, 8), np.float32)}
 
 
@@ -31,8 +31,8 @@ class Workers:
         self.backend = WorkerBackend("faulty", route_timeout_s=60)
         self._request = BuildRequest(info.path, info.sha256)
 
-    def build(self, route: tuple[tuple[str, str], ...]) -> WorkerEngine:
-        request = BuildRequest(self._request.model, self._request.model_sha256, route)
+    def build(self, route: tuple[tuple[str, str], ...], *, fresh: bool = False) -> WorkerEngine:
+        request = replace(self._request, route=route, fresh=fresh)
         engine = self.backend.build(request)
         engine.run(X)
         return engine
@@ -51,6 +51,7 @@ def pid_of(engine: WorkerEngine) -> int:
 @pytest.fixture
 def workers(faulty_project: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workers]:
     monkeypatch.setattr(sys, "path", [str(faulty_project.folder), *sys.path])
+    monkeypatch.setenv("FAULTY_SPOILS", "1")
     importlib.invalidate_caches()
     made = Workers(faulty_project.folder / "model.onnx")
     yield made
@@ -63,33 +64,12 @@ def test_a_spent_worker_is_replaced(workers: Workers) -> None:
     assert workers.pid(SPOILING) == first
     second = workers.pid(FINE)
     assert second != first
+    assert not psutil.pid_exists(first)
     assert workers.pid(FINE) == second
 
 
-def test_routes_that_spoil_share_the_process_that_they_spoilt(workers: Workers) -> None:
-    """Each new one is found out in a process that was in order; from then on it costs no further process."""
-    first = workers.pid(SPOILING)
-    second = workers.pid(ALSO_SPOILING)
-    third = workers.pid(FINE)
-    assert len({first, second, third}) == 3
-    assert not psutil.pid_exists(second)
-    assert [workers.pid(route) for route in (SPOILING, FINE, ALSO_SPOILING, FINE)] == [first, third] * 2
-
-
-def test_a_spent_worker_that_died_is_replaced(workers: Workers) -> None:
-    first = workers.pid(SPOILING)
-    workers.pid(FINE)
-    psutil.Process(first).kill()
-    psutil.wait_procs([psutil.Process(first)] if psutil.pid_exists(first) else [], timeout=5)
-    second = workers.pid(SPOILING)
-    assert second != first
-    assert workers.pid(SPOILING) == second
-    assert workers.pid(FINE) != second
-
-
 def test_a_spent_worker_stays_as_long_as_its_engines(workers: Workers) -> None:
-    workers.pid(SPOILING)
-    plain, spoiling = workers.build(FINE), workers.build(ALSO_SPOILING)
+    plain, spoiling = workers.build(FINE), workers.build(SPOILING)
     other = workers.build(FINE)
     assert pid_of(plain) == pid_of(spoiling) != pid_of(other)
     assert plain.run(X)
@@ -100,16 +80,37 @@ def test_a_spent_worker_stays_as_long_as_its_engines(workers: Workers) -> None:
     assert other.run(X)
 
 
-def test_a_build_that_fails_in_a_worker_is_not_taken_for_another(workers: Workers) -> None:
-    workers.pid(SPOILING)
+def test_a_build_that_fails_does_not_hide_that_its_worker_is_spent(workers: Workers) -> None:
+    first = workers.pid(SPOILING)
     with pytest.raises(BuildRejectedError, match="no implementation"):
         workers.build((("-faulty:do", "reject"),))
-    assert workers.pid(SPOILING) != workers.pid(FINE)
+    assert workers.pid(FINE) != first
+
+
+def test_engines_that_are_measured_in_turns_have_a_process_each(workers: Workers) -> None:
+    shared = workers.pid(FINE)
+    engines = [workers.build(route, fresh=True) for route in (FINE, SPOILING, FINE)]
+    pids = {pid_of(engine) for engine in engines}
+    assert len({shared, *pids}) == 4
+    for engine in engines:
+        engine.close()
+    assert not any(map(psutil.pid_exists, pids))
+    assert workers.pid(FINE) == shared
+
+
+def test_engines_that_spoil_nothing_share_their_process(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FAULTY_SPOILS")
+    pids = {pid_of(workers.build(route, fresh=True)) for route in (FINE, SPOILING, FINE)}
+    assert len(pids) == 1
 
 
 def test_a_search_measures_all_routes_as_if_each_were_the_first(faulty_project: Any) -> None:
     """A spoilt engine takes twenty times as long, the slowest of the others twice as long as the fastest."""
-    out = faulty_project.run("-faulty:do=[fine|spoil] -faulty:spin=[4|2|3]", "--gptune-search=full")
+    out = faulty_project.run(
+        "-faulty:do=[fine|spoil] -faulty:spin=[4|2|3]", "--gptune-search=full", FAULTY_SPOILS="1"
+    )
     latency = {route["id"]: route["latency"]["value"] for route in out.test["routes"]}
     spoilt = {key for key in latency if "spoil" in key}
     assert len(spoilt) == 3

@@ -168,10 +168,10 @@ class OnnxRuntimeBackend:
         """Flushing denormals is decided by the first session of a process, for all of it."""
         return "denormal_as_zero" if (knobs.DENORMAL, "1") in route else ""
 
-    def process_spent(self, options: Mapping[str, Any]) -> str:
-        """What engines built from now on would suffer from what the process has on its device."""
+    def process_spent(self, options: Mapping[str, Any]) -> str | None:
+        """Why engines built from now on would be slower than earlier ones; None where none can do that."""
         if _provider(options) != knobs.CUDA:
-            return ""
+            return None
         return self._streams.spent(cuda_provider.device_of(options))
 
     def build(self, request: BuildRequest) -> SessionEngine | CudaSessionEngine:

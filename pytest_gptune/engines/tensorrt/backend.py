@@ -142,10 +142,10 @@ class TensorRtBackend:
         """
         return None if self._features.just_in_time else ""
 
-    def process_spent(self, options: Mapping[str, Any]) -> str:
-        """What engines built from now on would suffer from what the process has on its device."""
+    def process_spent(self, options: Mapping[str, Any]) -> str | None:
+        """Why engines built from now on would be slower than earlier ones; None where none can run."""
         device = self._find_device(self._parse(options))
-        return "" if device is None else self._streams.spent(device)
+        return None if device is None else self._streams.spent(device)
 
     def engine_digest(self, request: BuildRequest) -> str | None:
         """None: what the compiler makes of a route is known once it is built."""

@@ -42,6 +42,7 @@ class Server:
             "environment": self._environment,
             "knobs": self._knobs,
             "family": self._family,
+            "spent": self._spent,
             "build": self._build,
             "digest": self._digest,
             "load_engine": self._load_engine,
@@ -94,16 +95,19 @@ class Server:
     def _family(self, header: Mapping[str, Any], _: Any) -> Answer:
         return {"family": self._backend(header).process_family(_pairs(header["route"]))}, None
 
+    def _spent(self, header: Mapping[str, Any], _: Any) -> Answer:
+        return {"reason": process_spent(self._backend(header), header["options"])}, None
+
     def _build(self, header: Mapping[str, Any], _: Any) -> Answer:
         backend, request = self._backend(header), _request(header["request"])
-        return self._made(header, request, lambda: backend.build(request))
+        return self._made(backend, request, lambda: backend.build(request))
 
     def _digest(self, header: Mapping[str, Any], _: Any) -> Answer:
         return {"digest": self._backend(header).engine_digest(_request(header["request"]))}, None
 
     def _load_engine(self, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Answer:
         backend, request = self._backend(header), _request(header["request"])
-        return self._made(header, request, lambda: backend.load(request, arrays["engine"].tobytes()))
+        return self._made(backend, request, lambda: backend.load(request, arrays["engine"].tobytes()))
 
     def _serialize(self, header: Mapping[str, Any], _: Any) -> Answer:
         import numpy as np
@@ -111,10 +115,9 @@ class Server:
         data = self._engines[header["engine"]].serialize()
         return {"none": data is None}, {"engine": np.frombuffer(data or b"", np.uint8)}
 
-    def _made(self, header: Mapping[str, Any], request: BuildRequest, make: Callable[[], Engine]) -> Answer:
+    def _made(self, backend: Backend, request: BuildRequest, make: Callable[[], Engine]) -> Answer:
         """An engine that is kept until it is closed; or why it needs another process than this one."""
-        asks = self._has_built and not header["may_be_spent"]
-        if asks and (reason := process_spent(self._backend(header), request.options)):
+        if self._has_built and (reason := process_spent(backend, request.options)):
             return {"spent": reason}, None
         self._has_built = True
         engine = make()

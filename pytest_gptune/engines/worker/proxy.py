@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Mapping
@@ -26,9 +27,6 @@ from pytest_gptune.engines.worker.process import WorkerProcess
 if TYPE_CHECKING:
     import numpy as np
 
-# A model's digest and a route.
-_Build = tuple[str, RoutePairs]
-
 # Questions about versions and knobs: the backend is imported, nothing is built.
 _QUESTION_TIMEOUT_S = 300.0
 
@@ -36,9 +34,8 @@ _QUESTION_TIMEOUT_S = 300.0
 class WorkerBackend:
     """Builds engines in worker processes: one for each family of process-wide settings.
 
-    A worker in which later engines would be slower than earlier ones is spent. From then on it is for those
-    routes alone that made it so, which they would do to any other; the next engine of another route gets a
-    new worker. In the finals, where engines of several routes are measured in turns, none slows another.
+    A worker in which later engines would be slower than earlier ones is replaced. Where engines may do that
+    to their process, those that are measured in turns have one each, so that none slows another.
 
     Args:
         name: the backend in the worker.
@@ -52,12 +49,10 @@ class WorkerBackend:
         self.python = python
         self._timeout_s = route_timeout_s
         self._workers: dict[str, WorkerProcess] = {}
-        self._spent: dict[str, WorkerProcess] = {}
         self._live: dict[int, int] = {}
         self._families: dict[RoutePairs, str | None] = {}
         self._leaving: set[WorkerProcess] = set()
-        self._last_built: dict[WorkerProcess, _Build] = {}
-        self._spoiling: set[_Build] = set()
+        self._wearing: dict[str, bool] = {}
 
     def check_available(self, options: Mapping[str, Any]) -> None:
         """Raise BackendMissingError unless engines can be built and run."""
@@ -109,28 +104,24 @@ class WorkerBackend:
         self, operation: str, request: BuildRequest, arrays: Mapping[str, np.ndarray] | None
     ) -> WorkerEngine:
         family = self.process_family(request.route)
-        build = request.model_sha256, request.route
+        if request.fresh and self._wears(request.options):
+            family = None
         deadline = time.monotonic() + self._timeout_s
         header = {
             "op": operation,
             "request": _request_to_plain(request),
         }
         while True:
-            spoils = build in self._spoiling
-            worker = self._worker_alone() if family is None else self._worker(family, spent=spoils)
+            worker = self._worker_alone() if family is None else self._worker(family)
             worker.mark_log()
-            before, self._last_built[worker] = self._last_built.get(worker), build
             try:
-                asked = {**header, "may_be_spent": spoils}
-                result, _ = self.call(worker, asked, arrays, timeout_s=self._timeout_s)
+                result, _ = self.call(worker, header, arrays, timeout_s=self._timeout_s)
             except BaseException:
                 self._end_if_leaving(worker)
                 raise
             if "spent" not in result:
                 break
-            # Never said by a worker that has built nothing before.
-            self._spoiling |= set() if before is None else {before}
-            self._replace(family or "")
+            self._replace(family or "")  # never said by a worker that has built nothing before
         plain = result["info"]
         lists = {name: tuple(plain[name]) for name in ("warnings", "layers")}
         info = EngineInfo(**{**plain, **lists})
@@ -139,12 +130,10 @@ class WorkerBackend:
 
     def close(self) -> None:
         """End all workers."""
-        for worker in (*self._workers.values(), *self._spent.values(), *self._leaving):
+        for worker in (*self._workers.values(), *self._leaving):
             worker.close()
         self._workers.clear()
-        self._spent.clear()
         self._leaving.clear()
-        self._last_built.clear()
         self._live.clear()
 
     def call(
@@ -173,15 +162,21 @@ class WorkerBackend:
     def _ask(self, family: str, header: Mapping[str, Any]) -> dict[str, Any]:
         return self.call(self._worker(family), header, timeout_s=_QUESTION_TIMEOUT_S)[0]
 
-    def _worker(self, family: str, *, spent: bool = False) -> WorkerProcess:
-        """A worker of a family, a new one where it died or is not to be trusted."""
-        workers = self._spent if spent else self._workers
-        worker = workers.get(family)
+    def _wears(self, options: Mapping[str, Any]) -> bool:
+        """Whether engines with these options may slow down their process for good."""
+        key = json.dumps(dict(options), sort_keys=True, default=str)
+        if key not in self._wearing:
+            answer = self._ask("", {"op": "spent", "options": dict(options)})
+            self._wearing[key] = answer["reason"] is not None
+        return self._wearing[key]
+
+    def _worker(self, family: str) -> WorkerProcess:
+        """The worker of a family, a new one where it died or is not to be trusted."""
+        worker = self._workers.get(family)
         if worker is not None and (not worker.alive or (worker.tainted and not self._live.get(worker.pid))):
             worker.close()
-            self._last_built.pop(worker, None)
         if worker is None or not worker.alive:
-            worker = workers[family] = self._start()
+            worker = self._workers[family] = self._start()
         return worker
 
     def _worker_alone(self) -> WorkerProcess:
@@ -191,18 +186,14 @@ class WorkerBackend:
         return worker
 
     def _replace(self, family: str) -> None:
-        """Have the next engine of a family in a new worker. One spent worker stays, others until empty."""
-        worker, spent = self._workers.pop(family), self._spent.get(family)
-        if spent is None or not spent.alive:
-            self._spent[family] = worker
-        else:
-            self._leaving.add(worker)
-            self._end_if_leaving(worker)
+        """Have the next engine of a family in a new worker; the old one stays until it is empty."""
+        worker = self._workers.pop(family)
+        self._leaving.add(worker)
+        self._end_if_leaving(worker)
 
     def _end_if_leaving(self, worker: WorkerProcess) -> None:
         if worker in self._leaving and not self._live.get(worker.pid):
             self._leaving.remove(worker)
-            self._last_built.pop(worker, None)
             worker.close()
 
     def _start(self) -> WorkerProcess:
