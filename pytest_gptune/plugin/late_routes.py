@@ -288,4 +288,5 @@ def _result(record: RouteRecord, space: KnobSpace) -> RouteResult:
         latency_s=None if latency is None else latency.value,
         interval=None if latency is None else latency.interval,
         loss=record.loss,
+        at_hosts_pace=latency is not None and latency.at_hosts_pace,
     )

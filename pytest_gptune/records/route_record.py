@@ -7,6 +7,7 @@ from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from typing import Any
 
 from pytest_gptune.timing.protocol import Measurement
+from pytest_gptune.timing.stability import ENQUEUE_BOUND
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,11 @@ class Latency:
     latency_kind: str
     builds: int = 1
     warnings: tuple[str, ...] = ()
+
+    @property
+    def at_hosts_pace(self) -> bool:
+        """Whether the host could not enqueue as fast as the device computed."""
+        return any(warning.startswith(ENQUEUE_BOUND) for warning in self.warnings)
 
     @classmethod
     def of(cls, measurement: Measurement) -> Latency:

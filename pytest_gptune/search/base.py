@@ -36,6 +36,8 @@ class RouteResult:
         latency_s: the statistic of its samples, in seconds; None when it was not timed.
         interval: the confidence interval of ``latency_s``, in seconds; None when there is none.
         loss: the worst loss over outputs and cases; None when none was computed.
+        at_hosts_pace: the host could not enqueue as fast as the device computed, so that ``latency_s`` is the
+            host's, and what a knob does for the device does not show in it.
     """
 
     route: Route
@@ -43,6 +45,7 @@ class RouteResult:
     latency_s: float | None
     interval: tuple[float, float] | None
     loss: float | None = None
+    at_hosts_pace: bool = False
 
     @property
     def passed(self) -> bool:

@@ -26,7 +26,8 @@ class MixedSearch:
     results, so that a search that is resumed goes on where it was.
 
     Where the default route is inaccurate, next to no value can be accurate alone: one knob at a time is tried
-    once more from the best passing route, and what helped there is combined with it.
+    once more from the best passing route, and what helped there is combined with it. The same where the
+    default has the host's pace and another route the device's: no other gain can show on the default.
 
     Attributes:
         max_routes: the most combinations that are tried.
@@ -78,11 +79,18 @@ class MixedSearch:
         )
 
     def _start(self, known: Mapping[Route, RouteResult]) -> RouteResult | None:
-        """The default where it passed, else the fastest of the first phase that did."""
+        """The default where it passed and tells of the device, else the fastest of the first phase."""
         default = known.get(self.expression.default)
-        if default is None or default.passed:
-            return None if default is None or default.latency_s is None else default
-        return fastest_passing(known[route] for route in self.initial() if route in known)
+        if default is None or (default.passed and default.latency_s is None):
+            return None
+        first = [known[route] for route in self.initial() if route in known]
+        if not default.passed:
+            return fastest_passing(first)
+        if default.at_hosts_pace:
+            found = fastest_passing(result for result in first if not result.at_hosts_pace)
+            if found is not None and significantly_faster(found, default):
+                return found
+        return default
 
     def _steps(self, start: Route) -> Iterator[Route]:
         """The routes that differ from ``start`` in one knob."""

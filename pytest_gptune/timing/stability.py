@@ -16,8 +16,11 @@ _WIDE = 0.02
 # Other processes that take less of the cores than this were not seen to move a p25.
 _BUSY = 0.10
 
+ENQUEUE_BOUND = "enqueue-bound"
+"""How a warning begins that says so."""
+
 # trtexec warns from this share on: the device waits for the host.
-_ENQUEUE_BOUND = 0.8
+_BOUND_FROM = 0.8
 
 _CLOCK_MOVES = 0.02
 
@@ -71,9 +74,9 @@ class Conditions:
             interval: its confidence interval, in seconds.
         """
         found = []
-        if self.enqueue_share is not None and self.enqueue_share > _ENQUEUE_BOUND:
+        if self.enqueue_share is not None and self.enqueue_share > _BOUND_FROM:
             found.append(
-                f"enqueue-bound: the host needs {self.enqueue_share:.0%} of the device's time to enqueue"
+                f"{ENQUEUE_BOUND}: the host needs {self.enqueue_share:.0%} of the device's time to enqueue"
             )
         half = (interval[1] - interval[0]) / 2 / latency_s if latency_s > 0 else 0.0
         if not math.isfinite(half):

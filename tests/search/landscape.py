@@ -20,12 +20,16 @@ class Landscape:
         factors: what a choice of values multiplies the latency with, keyed as ``-a=on`` or ``-a=on -b=on``.
         losses: the loss that a choice of values adds; a route passes up to 1.
         noise: half the width of an interval, as a share of the latency.
+        hosts_pace: no route is faster than that, but those with ``ahead``.
+        ahead: the choice that takes the host out.
     """
 
     knobs: Mapping[str, tuple[str, ...]]
     factors: Mapping[str, float] = field(default_factory=dict)
     losses: Mapping[str, float] = field(default_factory=dict)
     noise: float = 0.002
+    hosts_pace: float = 0.0
+    ahead: str = ""
 
     @property
     def expression(self) -> RouteExpression:
@@ -37,8 +41,10 @@ class Landscape:
         """What a run of the route would have found."""
         latency = math.prod(factor for choice, factor in self.factors.items() if _chosen(choice, route))
         loss = sum(loss for choice, loss in self.losses.items() if _chosen(choice, route))
+        waits = latency < self.hosts_pace and not _chosen(self.ahead, route)
+        latency = self.hosts_pace if waits else latency
         interval = (latency * (1 - self.noise), latency * (1 + self.noise))
-        return RouteResult(route, "passed" if loss <= 1 else "inaccurate", latency, interval, loss)
+        return RouteResult(route, "passed" if loss <= 1 else "inaccurate", latency, interval, loss, waits)
 
     def best(self) -> RouteResult:
         """The fastest route that passes, of all."""

@@ -9,6 +9,7 @@
 ``known_before``: whether digests are known before engines are built; true by default.
 ``pause_s``: seconds that each build takes; ``pauses_s``: what a choice adds to them.
 ``slow_first``: factor of the first build of a route, by the route.
+``hosts_pace``: microseconds that the host needs to enqueue, but for routes with the choice ``ahead``.
 ``crashed``, ``interrupted``: choices whose build fails, and raises KeyboardInterrupt.
 
 Each build and each digest that was asked for is a line of ``builds.log``.
@@ -102,6 +103,9 @@ class PlantedEngine:
         route = _text(request.route)
         if builds_of(route) == 1:
             self._latency_s *= plain.get("slow_first", {}).get(route, 1.0)
+        self._enqueue_s = plain.get("hosts_pace", 0.0) * 1e-6
+        if _chosen(plain.get("ahead", "-none=on"), request.route):
+            self._enqueue_s = 1e-6
         self._data = _text(request.route).encode()
         self.info = EngineInfo(_digest(request), "host_wall", 0.001)
 
@@ -116,7 +120,9 @@ class PlantedEngine:
         pass
 
     def sample(self, seconds: float, at_most: int, batch: int = 1) -> SampleBlock:
-        return SampleBlock((self._latency_s * 0.999, self._latency_s, self._latency_s * 1.001))
+        latency_s = max(self._latency_s, self._enqueue_s)
+        share = self._enqueue_s / latency_s if self._enqueue_s else None
+        return SampleBlock((latency_s * 0.999, latency_s, latency_s * 1.001), enqueue_share=share)
 
     def serialize(self) -> bytes | None:
         return self._data

@@ -32,6 +32,22 @@ def test_mixed_runs_the_combinations_after_the_tests(planted: PlantedProject) ->
     )
 
 
+def test_what_the_hosts_pace_hides_is_tried_where_it_does_not(planted: PlantedProject) -> None:
+    """Alone, -a and -b gain nothing: the device waits for the host. A run that resumes knows that, too."""
+    knobs = {**KNOBS, "-graph": ["off", "on"]}
+    planted.plant(knobs=knobs, factors=HELPFUL, hosts_pace=300, ahead="-graph=on")
+    cache = ("--gptune-search=mixed", "--gptune-cache=cache.jsonl")
+    _, test = planted.search(*cache)
+    assert test["winner"] == f"{BEST},graph=on"
+    assert test["routes"][0]["latency"]["warnings"][0].startswith("enqueue-bound")
+    assert len(test["routes"]) == 1 + 5 + 4 + 1
+    before = planted.builds()
+    _, again = planted.search(*cache, "--gptune-continue")
+    assert again["winner"] == test["winner"]
+    assert statuses(again) == statuses(test)
+    assert planted.builds() == before
+
+
 def test_the_command_it_prints_runs_the_route_alone(planted: PlantedProject) -> None:
     planted.plant(knobs=KNOBS, factors=HELPFUL)
     _, test = planted.search("test_model.py::test_model", "--gptune-route=-a=on -b=on")

@@ -86,6 +86,30 @@ def test_from_an_inaccurate_default_it_starts_at_the_best_passing_route() -> Non
     assert found.best == landscape.best()
 
 
+def test_where_the_host_is_too_slow_to_see_a_gain_it_starts_where_it_is_not() -> None:
+    """A graph is the only gain over the default: what others do for the device shows behind it alone."""
+    knobs = {"-graph": ("off", "on"), **SWITCHES}
+    gains = {"-a=on": 0.8, "-b=on": 0.9, "-c=on": 1.2}
+    landscape = Landscape(knobs, gains, hosts_pace=3.0, ahead="-graph=on")
+    found = run(mixed(landscape), landscape)
+    steps, combinations = found.rounds
+    assert {route.as_dict()["-graph"] for route in steps} == {"on"}
+    assert len(steps) == len(SWITCHES)
+    assert [changed(route) for route in combinations] == [{"-graph=on", "-a=on", "-b=on"}]
+    assert found.best == landscape.best()
+
+
+def test_where_every_route_has_the_hosts_pace_it_starts_at_the_default() -> None:
+    landscape = Landscape(SWITCHES, {"-a=on": 0.8}, hosts_pace=3.0, ahead="-none=on")
+    assert run(mixed(landscape), landscape).rounds == []
+
+
+def test_a_device_that_is_no_faster_than_the_host_is_no_better_start() -> None:
+    knobs = {"-graph": ("off", "on"), **SWITCHES}
+    landscape = Landscape(knobs, {"-graph=on": 2.995}, hosts_pace=3.0, ahead="-graph=on")
+    assert run(mixed(landscape), landscape).rounds == []
+
+
 def test_where_nothing_passes_nothing_follows() -> None:
     landscape = Landscape(SWITCHES, {"-a=on": 0.5, "-b=on": 0.5}, {"-h=off": 3.0, "-h=on": 3.0})
     assert run(mixed(landscape), landscape).rounds == []
