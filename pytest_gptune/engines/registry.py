@@ -7,7 +7,7 @@ import importlib.metadata
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pytest_gptune.engines.base import Backend, BackendMissingError, Engine
+from pytest_gptune.engines.base import Backend, BackendMissingError, Engine, EngineFailedError
 from pytest_gptune.errors import SettingsError
 
 GROUP = "gptune.backends"
@@ -87,13 +87,14 @@ def process_spent(backend: Backend, options: Mapping[str, Any]) -> str | None:
     """Why engines built from now on in this process would be slower than earlier ones; empty: they are not.
 
     What a backend that has a method ``process_spent(options)`` says; None where no engine can do that to its
-    process. Where even asking fails, the process is of no use either.
+    process, or nothing can be done about it. Where the device fails when it is asked, the process is of no
+    use either; what else is raised is the backend's own fault, and told.
     """
     ask: Callable[[Mapping[str, Any]], str | None] = getattr(backend, "process_spent", lambda _: None)
     try:
         return ask(options)
-    except Exception as error:  # a backend's, which may raise anything where its device failed
-        return f"{type(error).__name__}: {error}"
+    except EngineFailedError as error:
+        return error.what
 
 
 def _entry(name: str) -> importlib.metadata.EntryPoint:

@@ -14,6 +14,10 @@ from pytest_gptune.routes import KnobSpace, Route
 from pytest_gptune.search import MixedSearch, RouteResult
 from pytest_gptune.timing.finals import FinalsResult
 
+# Routes that are measured in turns, beside the start: their engines are all there at once, on a GPU each in a
+# process and with a context of its own.
+_AT_ONCE = 7
+
 
 @dataclass
 class Confirmation:
@@ -39,13 +43,28 @@ class Confirmation:
         start, promising = search.promising(results)
         if start is None or not promising:
             return list(results)
-        keys = {route: str(route.minimal(space)) for route in (start, *promising)}
-        measured = self._contested(tuple(keys.values()))
-        if not measured.builds(keys[start]):
-            return list(results)
-        before = next(result.latency_s for result in results if result.route == start)
-        drift = measured.latency(keys[start]) / before if before else 1.0
-        return [self._again(result, keys, start, measured, drift) for result in results]
+        base = str(start.minimal(space))
+        contests: dict[Route, tuple[str, FinalsResult]] = {}
+        for first in range(0, len(promising), _AT_ONCE):
+            keys = {route: str(route.minimal(space)) for route in promising[first : first + _AT_ONCE]}
+            measured = self._contested((base, *keys.values()))
+            if not measured.builds(base):
+                return list(results)
+            contests |= {route: (key, measured) for route, key in keys.items()}
+        base_s = contests[promising[0]][1].latency(base)
+        before_s = next(result.latency_s for result in results if result.route == start)
+        drift = base_s / before_s if before_s else 1.0
+        again: list[RouteResult] = []
+        for result in results:
+            if result.route == start:
+                # All ratios are to it: what is not known of it is in theirs.
+                again.append(replace(result, latency_s=base_s, interval=(base_s, base_s)))
+            elif result.route in contests:
+                again.append(_beside(result, *contests[result.route], base, base_s))
+            else:
+                # Not measured again: the machine moved it as it moved the start.
+                again.append(result if result.latency_s is None else _scaled(result, drift))
+        return again
 
     def _contested(self, keys: tuple[str, ...]) -> FinalsResult:
         if keys not in self._measured:
@@ -54,27 +73,13 @@ class Confirmation:
             self._measured[keys] = contest.result
         return self._measured[keys]
 
-    def _again(
-        self,
-        result: RouteResult,
-        keys: dict[Route, str],
-        start: Route,
-        measured: FinalsResult,
-        drift: float,
-    ) -> RouteResult:
-        key, base = keys.get(result.route), keys[start]
-        if key is None:
-            # Not measured again: the machine moved it as it moved the start.
-            return result if result.latency_s is None else _scaled(result, drift)
-        if not measured.builds(key):
-            return replace(result, status="crashed", latency_s=None, interval=None)
-        base_s = measured.latency(base)
-        if key == base:
-            # All ratios are to it: what is not known of it is in theirs.
-            return replace(result, latency_s=base_s, interval=(base_s, base_s))
-        ratio = measured.ratio(key, base)
-        interval = (ratio.low * base_s, ratio.high * base_s)
-        return replace(result, latency_s=ratio.value * base_s, interval=interval)
+
+def _beside(result: RouteResult, key: str, measured: FinalsResult, base: str, base_s: float) -> RouteResult:
+    """The result of the route with key ``key``, by its ratio to ``base``, which took ``base_s`` seconds."""
+    if not measured.builds(key):
+        return replace(result, status="crashed", latency_s=None, interval=None)
+    ratio = measured.ratio(key, base)
+    return replace(result, latency_s=ratio.value * base_s, interval=(ratio.low * base_s, ratio.high * base_s))
 
 
 def _scaled(result: RouteResult, factor: float) -> RouteResult:

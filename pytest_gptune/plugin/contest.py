@@ -200,7 +200,7 @@ class Contest:
         try:
             times = engine.layer_times()
         except GptuneError as error:
-            # It may have cost the process that all engines share: later rounds do without.
+            # It may have cost a process that engines share: later rounds do without.
             self.not_inspected = error.what
             raise
         self.builds[key][-1] = replace(self.builds[key][-1], layer_times=times)

@@ -48,11 +48,14 @@ class FakeRuntime:
         free_at: when the device has done all that is enqueued.
         graph_s: what a launch of a graph keeps the device busy for, one after another; the last one stays.
         failing: codes that functions return, by name.
+        attributes: of the devices.
         called: names of all functions that were called, in order.
     """
 
     cudaError_t = Error
     cudaStreamNonBlocking = 1
+    cudaDeviceAttr = SimpleNamespace(cudaDevAttrComputeMode="cudaDevAttrComputeMode")
+    cudaComputeMode = SimpleNamespace(cudaComputeModeExclusiveProcess=3)
     cudaMemcpyKind = SimpleNamespace(cudaMemcpyHostToDevice=1, cudaMemcpyDeviceToHost=2)
     cudaStreamCaptureMode = SimpleNamespace(cudaStreamCaptureModeThreadLocal=1)
 
@@ -64,6 +67,7 @@ class FakeRuntime:
         self.event_s = 0.0
         self.graph_s: list[float] = [0.0]
         self.failing: dict[str, Error] = {}
+        self.attributes = {"cudaDevAttrComputeMode": 0}
         self.called: list[str] = []
         self.last_error = Error.cudaSuccess
         self.memory: dict[int, Any] = {}
@@ -110,6 +114,9 @@ class FakeRuntime:
 
     def cudaGetDeviceProperties(self, index: int) -> Device:
         return self.devices[index]
+
+    def cudaDeviceGetAttribute(self, attribute: str, index: int) -> int:
+        return self.attributes[attribute]
 
     def cudaDriverGetVersion(self) -> int:
         return 13000
@@ -208,11 +215,13 @@ class FakeDriver:
     Attributes:
         refuses: the code that every function returns, 0 for success.
         launches: kernels that were launched.
+        unloaded: modules that were unloaded.
     """
 
     def __init__(self) -> None:
         self.refuses = 0
         self.launches = 0
+        self.unloaded = 0
 
     def cuModuleLoadData(self, image: bytes) -> tuple[int, int]:
         assert image.endswith(b"\0")
@@ -220,6 +229,10 @@ class FakeDriver:
 
     def cuModuleGetFunction(self, module: int, name: bytes) -> tuple[int, int]:
         return self.refuses, 2
+
+    def cuModuleUnload(self, module: int) -> tuple[int]:
+        self.unloaded += 1
+        return (0,)
 
     def cuLaunchKernel(self, function: int, *args: Any) -> tuple[int]:
         self.launches += 1

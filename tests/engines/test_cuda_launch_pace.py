@@ -7,6 +7,7 @@ import sys
 import pytest
 from fake_cuda import Error, FakeDriver, FakeRuntime
 
+from pytest_gptune.engines.base import EngineOutOfMemoryError
 from pytest_gptune.engines.cuda import CudaError, Device, ProcessStreams, Stream
 from pytest_gptune.engines.cuda.launch_pace import LaunchPace
 
@@ -36,6 +37,7 @@ def test_a_pace_that_is_kept(fake: FakeRuntime, driver: FakeDriver) -> None:
     assert pace.slowdown() == pytest.approx(1.01, abs=1e-3)
     assert not pace.lost(pace.slowdown())
     pace.close()
+    assert driver.unloaded == 1
     assert not fake.memory
     assert fake.living_events == 0
 
@@ -54,11 +56,12 @@ def test_what_passes_is_waited_for(fake: FakeRuntime) -> None:
     assert pace.slowdown() == pytest.approx(1.0, abs=1e-3)
 
 
-def test_a_first_reading_at_low_clocks_hides_nothing(fake: FakeRuntime) -> None:
-    fake.graph_s = [4 * USUAL_S] * READING + [USUAL_S]
+def test_first_readings_at_low_clocks_hide_nothing(fake: FakeRuntime) -> None:
+    fake.graph_s = [factor * USUAL_S for factor in (4, 3, 2, 1.5, 1.3, 1.3, 1.1) for _ in range(READING)]
+    fake.graph_s += [USUAL_S]
     pace = LaunchPace(Stream())
-    assert pace.slowdown() == pytest.approx(1.0, abs=1e-3)
     fake.graph_s = [1.25 * USUAL_S]
+    assert pace.slowdown() == pytest.approx(1.25, abs=1e-3)
     assert pace.lost(pace.slowdown())
 
 
@@ -81,6 +84,25 @@ def test_a_driver_that_compiles_nothing_is_done_without(fake: FakeRuntime, drive
     fake.graph_s = [9 * USUAL_S]
     assert streams.spent(device) == ""
     assert not fake.memory
+
+
+def test_memory_that_runs_out_is_no_driver_that_compiles_nothing(
+    fake: FakeRuntime, driver: FakeDriver
+) -> None:
+    driver.refuses = 2
+    with pytest.raises(EngineOutOfMemoryError, match="cuModuleLoadData failed: 2"):
+        ProcessStreams().of(Device.find("0"))
+    assert not fake.memory
+
+
+def test_a_device_for_one_process_alone_is_not_asked(fake: FakeRuntime) -> None:
+    """There can be no second worker, so that nothing would come of the answer."""
+    streams, device = ProcessStreams(), Device.find("0")
+    streams.of(device)
+    assert not device.is_exclusive
+    fake.attributes["cudaDevAttrComputeMode"] = 3
+    assert device.is_exclusive
+    assert streams.spent(device) is None
 
 
 def test_without_the_driver_s_bindings(fake: FakeRuntime, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,6 +123,8 @@ class FaultyBackend:
     def process_spent(self, options):
         if "FAULTY_SPOILS" not in os.environ:
             return None
+        if os.environ["FAULTY_SPOILS"] == "raise":
+            raise AttributeError("nothing known of that")
         return "an engine has spoiled it" if self.spoiled else ""
 
     def engine_digest(self, request):

@@ -12,7 +12,7 @@
 ``hosts_pace``: microseconds that the host needs to enqueue, but for routes with the choice ``ahead``.
 ``crashed``, ``interrupted``: choices whose build fails, and raises KeyboardInterrupt.
 
-Each build and each digest that was asked for is a line of ``builds.log``.
+Each build, the engines that are there then, and each digest that was asked for are lines of ``builds.log``.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ import onnxruntime
 from pytest_gptune.engines.base import EngineFailedError, EngineInfo, Environment, SampleBlock
 
 FOLDER = Path(__file__).parent
+
+_alive: set[int] = set()
 
 
 def settings() -> dict[str, Any]:
@@ -108,6 +110,8 @@ class PlantedEngine:
             self._enqueue_s = 1e-6
         self._data = _text(request.route).encode()
         self.info = EngineInfo(_digest(request), "host_wall", 0.001)
+        _alive.add(id(self))
+        log(f"alive {len(_alive)}")
 
     def run(self, inputs: Any) -> Any:
         names = [output.name for output in self._session.get_outputs()]
@@ -128,7 +132,7 @@ class PlantedEngine:
         return self._data
 
     def close(self) -> None:
-        pass
+        _alive.discard(id(self))
 
 
 def _digest(request: Any) -> str:

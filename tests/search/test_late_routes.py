@@ -32,6 +32,17 @@ def test_mixed_runs_the_combinations_after_the_tests(planted: PlantedProject) ->
     )
 
 
+def test_not_all_that_is_promising_is_there_at_once(planted: PlantedProject) -> None:
+    """On a GPU each engine that is measured in turns has a process and a context of its own."""
+    knobs = {f"-{letter}": ["off", "on"] for letter in "abcdefghij"}
+    factors = {f"{knob}=on": 0.95 - 0.01 * number for number, knob in enumerate(knobs)}
+    planted.plant(knobs=knobs, factors=factors)
+    _, test = planted.search("--gptune-search=mixed", "-o", "gptune_mixed_max_routes=1")
+    assert test["winner"] == ",".join(f"{knob[1:]}=on" for knob in knobs)
+    alive = [line for line in (planted.path / "builds.log").read_text().splitlines() if "alive" in line]
+    assert max(int(line.split()[1]) for line in alive) == 8
+
+
 def test_what_the_hosts_pace_hides_is_tried_where_it_does_not(planted: PlantedProject) -> None:
     """Alone, -a and -b gain nothing: the device waits for the host. A run that resumes knows that, too."""
     knobs = {**KNOBS, "-graph": ["off", "on"]}

@@ -99,6 +99,13 @@ class Device:
         """Whether it is an instance of a divided device."""
         return self.uuid.startswith("MIG-")
 
+    @property
+    def is_exclusive(self) -> bool:
+        """Whether one process at a time may have a context on it (its compute mode)."""
+        module = runtime()
+        mode = call("cudaDeviceGetAttribute", module.cudaDeviceAttr.cudaDevAttrComputeMode, self.index)
+        return int(mode) == int(module.cudaComputeMode.cudaComputeModeExclusiveProcess)
+
     def make_current(self) -> None:
         """Use it for what this thread does next; makes its context."""
         call("cudaSetDevice", self.index)

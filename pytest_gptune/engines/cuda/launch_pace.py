@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_gptune.engines.cuda.graph import Graph, capture
 from pytest_gptune.engines.cuda.memory import DeviceBuffer
@@ -39,8 +39,10 @@ _READINGS = 10
 # On an H200 the graph takes 1.25 times as long once the pace is lost, and readings of it differ by 1 %.
 _LOST = 1.08
 
-# Clocks that rise after idling, and other work on the device, slow a reading as well, but not for long.
+# Clocks that rise after idling, and other work on the device, slow a reading as well, but not for long: the
+# first readings go on until so many have brought nothing, and a slow one later is taken so many times again.
 _PATIENCE = 5
+_STEADY = 0.99
 
 
 class LaunchPace:
@@ -57,13 +59,14 @@ class LaunchPace:
         self._stream = stream
         self._number = DeviceBuffer(4)
         self._graph: Graph | None = None
+        self._module: Any = None
         try:
-            module = driver_call("cuModuleLoadData", _PTX)
-            self._kernel = driver_call("cuModuleGetFunction", module, b"count")
+            self._module = driver_call("cuModuleLoadData", _PTX)
+            self._kernel = driver_call("cuModuleGetFunction", self._module, b"count")
             self._launch()
             stream.synchronize()
             self._graph = capture(stream, self._launch_all)
-            self._best_s = self._read()
+            self._best_s = self._first_readings()
         except BaseException:
             with contextlib.suppress(CudaError):  # what failed first is what is told
                 self.close()
@@ -92,6 +95,9 @@ class LaunchPace:
         if self._graph is not None:
             self._graph.close()
             self._graph = None
+        if self._module is not None:
+            module, self._module = self._module, None
+            driver_call("cuModuleUnload", module)
         self._number.close()
 
     def _launch(self) -> None:
@@ -101,6 +107,15 @@ class LaunchPace:
     def _launch_all(self) -> None:
         for _ in range(_KERNELS):
             self._launch()
+
+    def _first_readings(self) -> float:
+        """The best reading, once as many as patience has were no better."""
+        best_s, since = self._read(), 0
+        while since < _PATIENCE:
+            now_s = self._read()
+            since = 0 if now_s < _STEADY * best_s else since + 1
+            best_s = min(best_s, now_s)
+        return best_s
 
     def _read(self) -> float:
         """Seconds of one replay: of several readings the shortest, which other work disturbed least."""

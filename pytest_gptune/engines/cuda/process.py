@@ -33,14 +33,17 @@ class ProcessStreams:
         """``count`` streams beside it, for engines that run layers side by side."""
         return self._first(device, 1 + count)[1:]
 
-    def spent(self, device: Device) -> str:
+    def spent(self, device: Device) -> str | None:
         """What engines that come later on ``device`` would suffer from; empty where there is nothing.
 
-        Nothing else may be under way on the device.
+        None where the device admits no second process, so that nothing can be done. Nothing else may be under
+        way on the device.
 
         Raises:
             CudaError: the device failed.
         """
+        if device.is_exclusive:
+            return None
         pace = self._paces.get(device.uuid)
         if pace is None:
             return ""
@@ -57,7 +60,7 @@ class ProcessStreams:
         if device.uuid not in self._paces:
             try:
                 self._paces[device.uuid] = LaunchPace(made[0])
-            except CudaError:
+            except CudaError:  # not that memory ran out
                 # A driver that compiles nothing (CUDA_DISABLE_PTX_JIT) runs engines all the same.
                 self._paces[device.uuid] = None
         return made[:count]

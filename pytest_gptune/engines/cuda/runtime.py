@@ -10,6 +10,9 @@ from pytest_gptune.engines.base import BackendMissingError, EngineFailedError, E
 _MODULE = "cuda.bindings.runtime"
 _DRIVER = "cuda.bindings.driver"
 
+# CUDA_ERROR_OUT_OF_MEMORY of the driver's CUresult.
+_OUT_OF_MEMORY = 2
+
 
 class CudaError(EngineFailedError):
     """A call of CUDA failed; the text names the call and CUDA's error."""
@@ -52,6 +55,7 @@ def driver_call(name: str, *args: Any) -> Any:
     """Call a function of the CUDA driver, for what the runtime lacks, and return what it returns.
 
     Raises:
+        EngineOutOfMemoryError: the device's memory ran out.
         CudaError: any other code than success, or there is no such module.
     """
     try:
@@ -60,7 +64,8 @@ def driver_call(name: str, *args: Any) -> Any:
         raise CudaError(f"cuda-python has no {name}: {error}") from error
     code, *values = function(*args)
     if int(code):
-        raise CudaError(f"{name} failed: {getattr(code, 'name', None) or int(code)}")
+        message = f"{name} failed: {getattr(code, 'name', None) or int(code)}"
+        raise EngineOutOfMemoryError(message) if int(code) == _OUT_OF_MEMORY else CudaError(message)
     return values[0] if values else None
 
 

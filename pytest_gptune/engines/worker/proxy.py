@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Mapping
@@ -113,9 +112,10 @@ class WorkerBackend:
         }
         while True:
             worker = self._worker_alone() if family is None else self._worker(family)
-            worker.mark_log()
             try:
-                result, _ = self.call(worker, header, arrays, timeout_s=self._timeout_s)
+                worker.mark_log()
+                left_s = max(deadline - time.monotonic(), 0.0)
+                result, _ = self.call(worker, header, arrays, timeout_s=left_s)
             except BaseException:
                 self._end_if_leaving(worker)
                 raise
@@ -164,7 +164,7 @@ class WorkerBackend:
 
     def _wears(self, options: Mapping[str, Any]) -> bool:
         """Whether engines with these options may slow down their process for good."""
-        key = json.dumps(dict(options), sort_keys=True, default=str)
+        key = repr(dict(options))
         if key not in self._wearing:
             answer = self._ask("", {"op": "spent", "options": dict(options)})
             self._wearing[key] = answer["reason"] is not None

@@ -32,6 +32,14 @@ class cudaStreamCaptureMode(enum.IntEnum):
     cudaStreamCaptureModeThreadLocal = 1
 
 
+class cudaDeviceAttr(enum.IntEnum):
+    cudaDevAttrComputeMode = 20
+
+
+class cudaComputeMode(enum.IntEnum):
+    cudaComputeModeExclusiveProcess = 3
+
+
 _OK = cudaError_t.cudaSuccess
 _MEMORY_BYTES = 1 << 30
 
@@ -68,6 +76,11 @@ class cudaEvent_t:
 
 def cudaGetDeviceCount():
     return _OK, 1
+
+
+def cudaDeviceGetAttribute(attribute, index):
+    assert attribute == cudaDeviceAttr.cudaDevAttrComputeMode
+    return _OK, 0
 
 
 def cudaGetDeviceProperties(index):
