@@ -63,12 +63,15 @@ def workers(faulty_project: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Wo
     made.backend.close()
 
 
-def test_a_spent_worker_is_replaced(workers: Workers) -> None:
+def test_a_spent_worker_is_replaced(workers: Workers, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     first = workers.pid(FINE)
     assert workers.pid(FINE) == first
     assert workers.pid(SPOILING) == first
+    assert caplog.messages == []
     second = workers.pid(FINE)
     assert second != first
+    assert caplog.messages == [f"worker {first} is replaced: an engine has spoiled it"]
     assert not psutil.pid_exists(first)
     assert workers.pid(FINE) == second
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Mapping
@@ -121,7 +122,9 @@ class WorkerBackend:
                 raise
             if "spent" not in result:
                 break
-            self._replace(family or "")  # never said by a worker that has built nothing before
+            # Never said by a worker that has built nothing before.
+            logging.getLogger(__name__).info("worker %d is replaced: %s", worker.pid, result["spent"])
+            self._replace(family or "")
         plain = result["info"]
         lists = {name: tuple(plain[name]) for name in ("warnings", "layers")}
         info = EngineInfo(**{**plain, **lists})
