@@ -11,6 +11,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 from pytest_gptune.engines.base import BuildRejectedError, BuildRequest
 from pytest_gptune.engines.onnx_model import inspect_model
@@ -158,6 +159,39 @@ def test_a_weight_beyond_fp16_is_clamped_and_judged_by_its_loss() -> None:
     to_fp16(model, [0])
     (got,) = run(model, x=np.ones((1, 2), np.float32))
     assert got.tolist() == [[65504.0, 1.0]]
+
+
+def test_gates_follow_and_squares_do_not() -> None:
+    """300 squared is beyond fp16: a normalisation behind it would divide by infinity."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node("Sigmoid", ["c"], ["s"]),
+        helper.make_node("Mul", ["c", "s"], ["silu"], name="silu"),
+        helper.make_node("Add", ["c", "three"], ["c3"]),
+        helper.make_node("Clip", ["c3", "zero", "six"], ["c6"]),
+        helper.make_node("Mul", ["c6", "sixth"], ["gate"], name="scale"),
+        helper.make_node("Mul", ["c", "gate"], ["hardswish"], name="hardswish"),
+        helper.make_node("Mul", ["c", "c"], ["squared"], name="square"),
+        helper.make_node("Mul", ["squared", "c"], ["cubed"], name="cube"),
+    ]
+    constants = {"three": 3.0, "zero": 0.0, "six": 6.0, "sixth": 1 / 6}
+    model = models.build(
+        nodes,
+        {"x": (FLOAT, [1, 1, 2, 2])},
+        {name: (FLOAT, [1, 1, 2, 2]) for name in ("silu", "hardswish", "squared", "cubed")},
+        {"w": np.full((1, 1, 1, 1), 100, np.float32), **{k: np.float32(v) for k, v in constants.items()}},
+    )
+    x = np.array([[[[3, -3], [0.25, -0.02]]]], np.float32)
+    exact = run(model, x=x)
+    to_fp16(model, [0])
+    half = {node.name for node in model.graph.node if node.output[0].endswith("_gptune_half")}
+    assert half >= {"silu", "scale", "hardswish"}
+    assert not half & {"square", "cube"}
+    # ONNX's own evaluator rounds each value to fp16, which ONNX Runtime on a CPU does not.
+    with np.errstate(all="ignore"):
+        rounded = ReferenceEvaluator(model).run(None, {"x": x})
+    for got, expected in zip(rounded, exact, strict=True):
+        np.testing.assert_allclose(got, expected, rtol=5e-3, atol=1e-3)
 
 
 def test_a_route_builds_it_once_and_by_a_digest_of_its_own(tmp_path: Path) -> None:

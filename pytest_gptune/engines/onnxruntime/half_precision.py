@@ -46,6 +46,9 @@ _FOLLOWING = frozenset(
     ]
 )
 
+# Their outputs stay small whatever comes in, and so do those of the others behind them with constants alone.
+_BOUNDED = frozenset(["Clip", "HardSigmoid", "Sigmoid", "Tanh"])
+
 
 def to_fp16(model: Any, chosen: Collection[int]) -> None:
     """Convert the nodes at these positions of the main graph, and those that only follow them, in place.
@@ -105,20 +108,29 @@ def to_fp16(model: Any, chosen: Collection[int]) -> None:
 def _with_followers(
     graph: Any, chosen: Collection[int], types: Mapping[str, int], constants: Mapping[str, Any]
 ) -> set[int]:
-    """The chosen positions and those of nodes that read floats of theirs, or constants, and of no others."""
+    """The chosen positions and those of nodes that read floats of theirs, or constants, and of no others.
+
+    Products of two values follow where one is bounded, as a gate is. Squares and cubes, of a normalisation or
+    of GELU, do not: beyond 256 and 40 they are infinite in fp16.
+    """
     import onnx
 
     nodes = set(chosen)
     inside = {name for position in nodes for name in graph.node[position].output}
+    bounded: set[str] = set()
     for position, node in enumerate(graph.node):
         if position in nodes or node.op_type not in _FOLLOWING or node.domain not in ("", "ai.onnx"):
             continue
         floats = [name for name in node.input if types.get(name) == onnx.TensorProto.FLOAT]
         known = all(name in types for name in (*node.input, *node.output) if name)
         given = [name for name in floats if name in inside]
+        small = node.op_type in _BOUNDED or all(name in bounded or name in constants for name in floats)
+        if node.op_type == "Mul" and not any(name in bounded or name in constants for name in floats):
+            continue
         if known and given and all(name in inside or name in constants for name in floats):
             nodes.add(position)
             inside.update(node.output)
+            bounded.update(node.output if small else ())
     return nodes
 
 
