@@ -6,6 +6,7 @@ A fake device's memory is the host's, so a session on the CPU reads and writes t
 from __future__ import annotations
 
 import ctypes
+import gc
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -274,6 +275,23 @@ def test_what_failed_first_is_told_where_nothing_can_be_released_either(
         engine.load({"x": np.ones((4, 64), np.float32)})
     fake.failing = {}
     fake.memory.clear()
+
+
+def test_a_session_is_released_when_the_device_has_done_all(
+    make: Make, fake: FakeRuntime, fused: Path
+) -> None:
+    """A callback that outlives its session would end the process."""
+
+    class Watched(Wrapped):
+        def __del__(self) -> None:
+            fake.called.append("released")
+
+    engine = make(fused, wrap=Watched)
+    engine.load({"x": np.ones((4, 64), np.float32)})
+    fake.called.clear()
+    engine.close()
+    gc.collect()
+    assert fake.called.index("cudaDeviceSynchronize") < fake.called.index("released")
 
 
 def test_a_flush_comes_before_each_inference(make: Make, fake: FakeRuntime, fused: Path) -> None:

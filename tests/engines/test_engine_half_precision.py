@@ -173,12 +173,14 @@ def test_gates_follow_and_squares_do_not() -> None:
         helper.make_node("Mul", ["c", "gate"], ["hardswish"], name="hardswish"),
         helper.make_node("Mul", ["c", "c"], ["squared"], name="square"),
         helper.make_node("Mul", ["squared", "c"], ["cubed"], name="cube"),
+        helper.make_node("Clip", ["c", "zero"], ["relu"]),
+        helper.make_node("Mul", ["c", "relu"], ["half_square"], name="half_square"),
     ]
     constants = {"three": 3.0, "zero": 0.0, "six": 6.0, "sixth": 1 / 6}
     model = models.build(
         nodes,
         {"x": (FLOAT, [1, 1, 2, 2])},
-        {name: (FLOAT, [1, 1, 2, 2]) for name in ("silu", "hardswish", "squared", "cubed")},
+        {name: (FLOAT, [1, 1, 2, 2]) for name in ("silu", "hardswish", "squared", "cubed", "half_square")},
         {"w": np.full((1, 1, 1, 1), 100, np.float32), **{k: np.float32(v) for k, v in constants.items()}},
     )
     x = np.array([[[[3, -3], [0.25, -0.02]]]], np.float32)
@@ -186,7 +188,7 @@ def test_gates_follow_and_squares_do_not() -> None:
     to_fp16(model, [0])
     half = {node.name for node in model.graph.node if node.output[0].endswith("_gptune_half")}
     assert half >= {"silu", "scale", "hardswish"}
-    assert not half & {"square", "cube"}
+    assert not half & {"square", "cube", "half_square"}
     # ONNX's own evaluator rounds each value to fp16, which ONNX Runtime on a CPU does not.
     with np.errstate(all="ignore"):
         rounded = ReferenceEvaluator(model).run(None, {"x": x})

@@ -137,6 +137,10 @@ def test_the_space_has_what_is_installed() -> None:
     assert EVERYTHING.tuner_version == onnxruntime.__version__
 
 
+def test_no_engine_on_a_cpu_slows_its_process_down(backend: OnnxRuntimeBackend) -> None:
+    assert backend.process_spent({}) is None
+
+
 def test_flushing_denormals_is_a_process_of_its_own(backend: OnnxRuntimeBackend, fused: Path) -> None:
     """The first session of a process decides for all of it, so none is made here."""
     from pytest_gptune.engines.onnxruntime.backend import _session_options

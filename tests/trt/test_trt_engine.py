@@ -299,6 +299,20 @@ def test_an_engine_crosses_to_a_worker_and_back(
         worker.close()
 
 
+def test_engines_that_are_measured_in_turns_have_a_process_each(
+    double: TensorRtBackend, mlp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(DOUBLE))
+    worker = WorkerBackend("tensorrt", route_timeout_s=60)
+    try:
+        shared = [worker.build(request_for(mlp))._worker.pid for _ in range(2)]
+        apart = [worker.build(request_for(mlp, fresh=True))._worker.pid for _ in range(2)]
+        assert len(set(shared)) == 1
+        assert len({*shared, *apart}) == 3
+    finally:
+        worker.close()
+
+
 def test_plugins_are_loaded_by_the_builder_and_by_the_runtime(
     build: Build, mlp: Path, tmp_path: Path
 ) -> None:

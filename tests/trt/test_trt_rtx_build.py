@@ -330,6 +330,7 @@ def test_building_needs_no_device_and_running_does(backend: TensorRtRtxBackend) 
         with pytest.raises(BackendMissingError) as caught:
             backend.check_available({})
         assert caught.value.mend
+        assert backend.process_spent({}) is None
 
 
 def test_without_build_routes_the_knob_space_says_why(backend: TensorRtRtxBackend) -> None:

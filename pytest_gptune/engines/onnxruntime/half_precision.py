@@ -124,7 +124,7 @@ def _with_followers(
         floats = [name for name in node.input if types.get(name) == onnx.TensorProto.FLOAT]
         known = all(name in types for name in (*node.input, *node.output) if name)
         given = [name for name in floats if name in inside]
-        small = node.op_type in _BOUNDED or all(name in bounded or name in constants for name in floats)
+        small = _is_bounded(node) or all(name in bounded or name in constants for name in floats)
         if node.op_type == "Mul" and not any(name in bounded or name in constants for name in floats):
             continue
         if known and given and all(name in inside or name in constants for name in floats):
@@ -132,6 +132,12 @@ def _with_followers(
             inside.update(node.output)
             bounded.update(node.output if small else ())
     return nodes
+
+
+def _is_bounded(node: Any) -> bool:
+    """Whether its outputs stay small whatever comes in; a Clip without one of its limits is a Relu."""
+    limits = [name for name in node.input[1:] if name] or [attribute.name for attribute in node.attribute]
+    return node.op_type in _BOUNDED and (node.op_type != "Clip" or len(limits) == 2)
 
 
 def _types(model: Any) -> dict[str, int]:
