@@ -136,26 +136,33 @@ class InItsProcess:
     """An engine whose every build is in a process of its own, which is ended and releases nothing."""
 
     def __init__(self, *whose):
-        self.whose, self.process = whose, None
+        context, self.waiting, self.process = multiprocessing.get_context("spawn"), [], None
+        for _ in range(whose[-1].builds):
+            pipe, theirs = context.Pipe()
+            process = context.Process(target=serve, args=(theirs, *whose), daemon=True)
+            process.start()
+            theirs.close()
+            self.waiting.append((process, pipe))
+
+    def ready(self):
+        """Waits until all have imported what they need, since that takes longer than a build."""
+        for _, pipe in self.waiting:
+            pipe.recv()
 
     def ask(self, what):
         if what == "build":
-            self.close()
-            context = multiprocessing.get_context("spawn")
-            self.pipe, theirs = context.Pipe()
-            self.process = context.Process(target=serve, args=(theirs, *self.whose), daemon=True)
-            self.process.start()
-            theirs.close()
+            if self.process is not None:
+                self.process.kill()
+                self.process.join()
+            self.process, self.pipe = self.waiting.pop()
         self.pipe.send(what)
         return self.pipe.recv()
 
-    def close(self):
-        if self.process is not None:
-            self.process.kill()
-            self.process.join()
-
 
 def serve(pipe, *whose):
+    import torch  # noqa: F401
+
+    pipe.send("ready")
     engine = Engine(*whose)
     while True:
         pipe.send(engine.ask(pipe.recv()))
@@ -173,6 +180,9 @@ def main():
     kind = InItsProcess if on_device else Engine
     default = kind(given.model, given.default, given)
     winner = kind(given.winners_model, given.route, given)
+    if on_device:
+        default.ready()
+        winner.ready()
     for _ in range(given.builds):
         on_cpu = default.ask("build")
         winner.ask("build")

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import difflib
 import importlib.metadata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from pytest_gptune.engines.base import Backend, BackendMissingError, Engine, EngineFailedError
+from pytest_gptune.engines.base import (
+    Backend,
+    BackendMissingError,
+    BuildRequest,
+    Engine,
+    EngineFailedError,
+)
 from pytest_gptune.errors import SettingsError
 
 GROUP = "gptune.backends"
@@ -95,6 +102,16 @@ def process_spent(backend: Backend, options: Mapping[str, Any]) -> str | None:
         return ask(options)
     except EngineFailedError as error:
         return error.what
+
+
+def expecting(backend: Backend, requests: Sequence[BuildRequest]) -> AbstractContextManager[None]:
+    """Tell a backend which fresh builds come next, so that it may get ready for all of them at once.
+
+    Nothing may be timed before the first of them is asked for.
+    """
+    ask: Callable[[Sequence[BuildRequest]], AbstractContextManager[None]] | None
+    ask = getattr(backend, "expecting", None)
+    return nullcontext() if ask is None else ask(requests)
 
 
 def _entry(name: str) -> importlib.metadata.EntryPoint:

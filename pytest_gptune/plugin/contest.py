@@ -12,6 +12,7 @@ from pathlib import Path
 from pytest_gptune.accuracy import AccuracyGate, Case, Golden
 from pytest_gptune.engines.base import Backend, BuildRequest, Engine, ShapeRange
 from pytest_gptune.engines.calibration import calibration_inputs, calibration_request
+from pytest_gptune.engines.registry import expecting
 from pytest_gptune.errors import GptuneError
 from pytest_gptune.plugin.device_lock import DeviceLock
 from pytest_gptune.plugin.finals_journal import FinalsJournal, signature_of
@@ -128,7 +129,11 @@ class Contest:
             Contestant(key, partial(self._build, key), partial(self._note, key), partial(self._inspect, key))
             for key in keys
         ]
-        run_finals(contestants, self.plan, self.rng, builds=1, result=self.result)
+        built = [
+            self.requests[key] for key in keys if key not in self.kept and self._builder(key) is self.backend
+        ]
+        with expecting(self.backend, built):
+            run_finals(contestants, self.plan, self.rng, builds=1, result=self.result)
         measured = [key for key in keys if self.result.builds(key) > before[key]]
         # A round in which a contestant failed is not taken up: the failure belongs to the run that saw it.
         if self.journal is not None and measured == keys and keys:
@@ -205,10 +210,12 @@ class Contest:
             raise
         self.builds[key][-1] = replace(self.builds[key][-1], layer_times=times)
 
+    def _builder(self, key: str) -> Backend:
+        other = self.reference_backend if key == REFERENCE else None
+        return self.backend if other is None else other
+
     def _build(self, key: str) -> Engine:
-        backend = self.backend
-        if key == REFERENCE and self.reference_backend is not None:
-            backend = self.reference_backend
+        backend = self._builder(key)
         if (kept := self.kept.get(key)) is not None:
             engine = load_kept(backend, self.requests[key], kept)
         else:

@@ -128,7 +128,16 @@ class FaultyBackend:
         return "an engine has spoiled it" if self.spoiled else ""
 
     def engine_digest(self, request):
-        return None
+        if os.environ.get("FAULTY_DIGEST") == "hang":
+            time.sleep(600)
+        if os.environ.get("FAULTY_DIGEST") == "raise":
+            raise AttributeError("nothing known of that")
+        if log := os.environ.get("FAULTY_DIGEST_LOG"):
+            start = time.monotonic()
+            time.sleep(0.5)
+            with Path(log).open("a") as lines:
+                lines.write(f"{os.getpid()} {start} {time.monotonic()}\n")
+        return None  # noqa: RET501
 
     def load(self, request, data):
         raise BuildRejectedError("it keeps no engines")

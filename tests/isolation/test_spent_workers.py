@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import os
+import signal
 import sys
+import threading
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +39,11 @@ class Workers:
         info = inspect_model(model)
         self.backend = WorkerBackend("faulty", route_timeout_s=60)
         self.request = BuildRequest(info.path, info.sha256)
+        self.others = children()
+
+    def processes(self) -> set[int]:
+        """The workers there are."""
+        return children() - self.others
 
     def build(self, route: tuple[tuple[str, str], ...], *, fresh: bool = False) -> WorkerEngine:
         request = replace(self.request, route=route, fresh=fresh)
@@ -51,6 +60,10 @@ class Workers:
 
 def pid_of(engine: WorkerEngine) -> int:
     return engine._worker.pid
+
+
+def children() -> set[int]:
+    return {child.pid for child in psutil.Process().children()}
 
 
 @pytest.fixture
@@ -118,7 +131,7 @@ def test_an_engine_that_is_loaded_has_a_process_of_its_own_as_well(workers: Work
     shared = workers.pid(FINE)
     with pytest.raises(BuildRejectedError, match="it keeps no engines"):
         workers.backend.load(replace(workers.request, fresh=True), b"")
-    assert [child.pid for child in psutil.Process().children()] == [shared]
+    assert workers.processes() == {shared}
 
 
 def test_a_lone_worker_ends_with_its_engine_however_that_ends(workers: Workers) -> None:
@@ -131,17 +144,73 @@ def test_a_lone_worker_ends_with_its_engine_however_that_ends(workers: Workers) 
     psutil.Process(pid_of(engine)).kill()
     with pytest.raises(EngineOutOfMemoryError, match="SIGKILL"):
         engine.run(X)
+    with pytest.raises(EngineFailedError, match="the worker that held the engine has died"):
+        engine.run(X)
     engine.close()
-    assert [child.pid for child in psutil.Process().children()] == [shared]
+    assert workers.processes() == {shared}
+
+
+def test_workers_get_ready_side_by_side(workers: Workers) -> None:
+    shared = workers.pid(FINE)
+    requests = [replace(workers.request, route=route, fresh=True) for route in (FINE, SPOILING, FINE)]
+    with workers.backend.expecting(requests):
+        ready = workers.processes() - {shared}
+        assert len(ready) == 3
+        engines = [workers.backend.build(request) for request in reversed(requests)]
+        assert {pid_of(engine) for engine in engines} == ready
+        later = workers.build(FINE, fresh=True)  # nobody expected it
+        assert pid_of(later) not in ready
+        for engine in (*engines, later):
+            assert engine.run(X)
+            engine.close()
+    assert workers.processes() == {shared}
+
+
+def test_workers_that_were_expected_in_vain_end(workers: Workers) -> None:
+    shared = workers.pid(FINE)
+    requests = [replace(workers.request, route=route, fresh=True) for route in (FINE, SPOILING)]
+    with workers.backend.expecting(requests):
+        engine = workers.backend.build(requests[0])
+    assert workers.processes() == {shared, pid_of(engine)}
+    engine.close()
+    assert workers.processes() == {shared}
+    with workers.backend.expecting(
+        [replace(workers.request, route=FINE)]
+    ):  # not fresh: it has the shared one
+        assert workers.processes() == {shared}
+
+
+def test_a_worker_that_could_not_get_ready_is_replaced(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers.pid(FINE)
+    monkeypatch.setenv("FAULTY_DIGEST", "raise")
+    request = replace(workers.request, route=FINE, fresh=True)
+    with workers.backend.expecting([request]):
+        (ready,) = workers.processes() - {workers.pid(FINE)}
+        engine = workers.backend.build(request)
+        assert pid_of(engine) != ready
+        assert engine.run(X)
+        engine.close()
+
+
+def test_ctrl_c_ends_workers_that_get_ready(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = workers.pid(FINE)
+    monkeypatch.setenv("FAULTY_DIGEST", "hang")
+    request = replace(workers.request, route=FINE, fresh=True)
+    threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT]).start()
+    with pytest.raises(KeyboardInterrupt), workers.backend.expecting([request, request]):
+        pytest.fail("they hang")
+    assert workers.processes() == {shared}
 
 
 def test_what_is_left_when_the_backend_is_closed_is_nothing(workers: Workers) -> None:
     workers.build(SPOILING)  # stays in a worker that is replaced
     workers.build(FINE)
     workers.build(FINE, fresh=True)
-    assert len(psutil.Process().children()) == 3
+    assert len(workers.processes()) == 3
     workers.backend.close()
-    assert psutil.Process().children() == []
+    assert workers.processes() == set()
 
 
 def test_a_backend_that_cannot_say_fails_its_route(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,4 +238,25 @@ def test_a_search_measures_all_routes_as_if_each_were_the_first(faulty_project: 
     assert len(fine) == len(latency) - len(fine) == 5
     # Some of them were in the finals, beside the one that spoils its process, and some were not.
     assert max(latency[key] for key in fine) < 0.3 * min(latency[key] for key in latency.keys() - fine)
+    assert out.left == []
+
+
+def test_the_workers_of_a_round_of_finals_get_ready_side_by_side(faulty_project: Any) -> None:
+    log = faulty_project.folder / "digests.txt"
+    out = faulty_project.run(
+        "-faulty:spin=[4|2|3]",
+        "--gptune-search=full",
+        "-o",
+        "gptune_final_builds=2",
+        FAULTY_SPOILS="1",
+        FAULTY_DIGEST_LOG=str(log),
+    )
+    assert out.test["winner"]
+    asked = [(int(pid), float(start), float(end)) for pid, start, end in map(str.split, log.open())]
+    often = Counter(pid for pid, _, _ in asked)
+    alone = sorted((start, end) for pid, start, end in asked if often[pid] == 1)
+    assert len(alone) >= 6
+    for first in range(0, 6, 3):
+        together = alone[first : first + 3]
+        assert max(start for start, _ in together) < min(end for _, end in together)
     assert out.left == []

@@ -14,7 +14,12 @@ import psutil
 import pytest
 from models import dynamic, mlp
 
-from pytest_gptune.engines.base import BuildRequest, EngineFailedError, EngineTimeoutError
+from pytest_gptune.engines.base import (
+    BuildRequest,
+    EngineFailedError,
+    EngineOutOfMemoryError,
+    EngineTimeoutError,
+)
 from pytest_gptune.engines.in_process import _InProcessEngine
 from pytest_gptune.engines.onnx_model import inspect_model
 from pytest_gptune.engines.worker import WorkerBackend, arena, messages
@@ -156,8 +161,9 @@ def test_a_dead_worker_is_replaced_and_its_engines_say_so(backend, tmp_path):
     engine = backend.build(request_for(path))
     pid = backend._workers[""].pid
     os.kill(pid, signal.SIGKILL)
-    psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=5)
-    time.sleep(0.1)
+    time.sleep(0.2)  # it has died before it is asked
+    with pytest.raises(EngineOutOfMemoryError, match=r"killed \(SIGKILL\) while it was asked to run"):
+        engine.run({"x": np.zeros((4, 64), np.float32)})
     with pytest.raises(EngineFailedError, match="has died"):
         engine.run({"x": np.zeros((4, 64), np.float32)})
     engine.close()

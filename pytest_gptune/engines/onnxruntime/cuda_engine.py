@@ -214,11 +214,9 @@ class CudaSessionEngine:
     def close(self) -> None:
         """Drop the session, then the memory it used."""
         self._device.make_current()
-        # Temporary host memory (an LSTM's) is released by a callback on the stream. Where that outlives the
-        # session, it frees the session's memory, which CUDA forbids in callbacks: ONNX Runtime 1.31.1 ends
-        # the process.
-        with suppress(CudaError):  # what failed before was told
-            self._device.synchronize()
+        # What failed before was told.
+        with suppress(CudaError, EngineFailedError):
+            self._release_temporaries()
         self._drop_transfers()
         for binding in self._bindings.values():
             binding.close()
@@ -226,6 +224,21 @@ class CudaSessionEngine:
         if self._flush is not None:
             self._flush.close()
         self._clocks.close()
+
+    def _release_temporaries(self) -> None:
+        """Have ONNX Runtime release the host memory that queued runs of kernels (an LSTM's) left for later.
+
+        A run that synchronizes enqueues a callback for it; queued ones only collect, and the session's end
+        enqueues it for them. Then the callback outlives the session, and frees its memory, which CUDA forbids
+        in callbacks: ONNX Runtime 1.31.1 ends the process (``CudaStream::CleanUpOnRunEnd``, called by
+        ``DeviceStreamCollectionImpl::CleanUp`` if ``sync_streams``).
+        """
+        if self._loaded is not None:
+            if self._loaded.allocated:
+                with _failures():
+                    self._bind_outputs(self._loaded)
+            self._run_once(self._loaded.io, self._options(self._loaded.graph_id, wait=True))
+        self._device.synchronize()
 
     def _drop_transfers(self) -> None:
         if self._transfers is not None:

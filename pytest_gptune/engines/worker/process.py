@@ -100,6 +100,11 @@ class WorkerProcess:
         """Whether it still takes requests."""
         return self._process.poll() is None
 
+    @property
+    def ended(self) -> bool:
+        """Whether it was ended from here, or its death was told."""
+        return bool(self._connection.closed)
+
     def mark_log(self) -> None:
         """Forget what was logged so far: it belongs to an earlier route."""
         self._log.clear()
@@ -156,10 +161,14 @@ class WorkerProcess:
         """The last lines that were logged since ``mark_log``."""
         return self._log.tail()
 
-    def close(self) -> None:
-        """End it in good order, and by force where it does not go."""
+    def hang_up(self) -> None:
+        """Let it end by itself; ``close`` is still due."""
         with contextlib.suppress(OSError):
             self._connection.close()
+
+    def close(self) -> None:
+        """End it in good order, and by force where it does not go."""
+        self.hang_up()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=2)
         self.kill()

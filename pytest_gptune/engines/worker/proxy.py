@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pytest_gptune.engines.base import (
@@ -21,6 +22,7 @@ from pytest_gptune.engines.base import (
 )
 from pytest_gptune.engines.failures import failure_from_plain
 from pytest_gptune.engines.registry import factory_of
+from pytest_gptune.engines.worker.ahead import WorkersAhead
 from pytest_gptune.engines.worker.messages import sendable
 from pytest_gptune.engines.worker.process import WorkerProcess
 
@@ -53,6 +55,7 @@ class WorkerBackend:
         self._families: dict[RoutePairs, str | None] = {}
         self._leaving: set[WorkerProcess] = set()
         self._wearing: dict[str, bool] = {}
+        self._ahead: WorkersAhead | None = None
 
     def check_available(self, options: Mapping[str, Any]) -> None:
         """Raise BackendMissingError unless engines can be built and run."""
@@ -88,11 +91,23 @@ class WorkerBackend:
 
     def engine_digest(self, request: BuildRequest) -> str | None:
         """The digest of the engine before it is built, from the worker of its family."""
-        worker = self._worker(self.process_family(request.route) or "")
-        worker.mark_log()
-        header = {"op": "digest", "request": _request_to_plain(request)}
-        digest = self.call(worker, header, timeout_s=self._timeout_s)[0]["digest"]
-        return None if digest is None else str(digest)
+        return self._digest(self._worker(self.process_family(request.route) or ""), request)
+
+    @contextmanager
+    def expecting(self, requests: Sequence[BuildRequest]) -> Iterator[None]:
+        """Have workers ready for those of the builds that get one each.
+
+        Each finds out the digest of its engine, which a build begins with and which loads the libraries.
+        """
+        alone = [request for request in requests if request.fresh and self._wears(request.options)]
+        self._ahead = WorkersAhead(self._start, self._digest)
+        try:
+            self._ahead.start(alone)
+            yield
+        finally:
+            ahead, self._ahead = self._ahead, None
+            if ahead is not None:
+                ahead.close()
 
     def load(self, request: BuildRequest, data: bytes) -> WorkerEngine:
         """Load a serialised engine in the worker of its family."""
@@ -112,7 +127,7 @@ class WorkerBackend:
             "request": _request_to_plain(request),
         }
         while True:
-            worker = self._worker_alone() if family is None else self._worker(family)
+            worker = self._worker_alone(request) if family is None else self._worker(family)
             try:
                 worker.mark_log()
                 left_s = max(deadline - time.monotonic(), 0.0)
@@ -133,6 +148,8 @@ class WorkerBackend:
 
     def close(self) -> None:
         """End all workers."""
+        if self._ahead is not None:
+            self._ahead.close()
         for worker in (*self._workers.values(), *self._leaving):
             worker.close()
         self._workers.clear()
@@ -182,9 +199,15 @@ class WorkerBackend:
             worker = self._workers[family] = self._start()
         return worker
 
-    def _worker_alone(self) -> WorkerProcess:
-        """A new worker that builds one engine."""
-        worker = self._start()
+    def _digest(self, worker: WorkerProcess, request: BuildRequest) -> str | None:
+        worker.mark_log()
+        header = {"op": "digest", "request": _request_to_plain(request)}
+        digest = self.call(worker, header, timeout_s=self._timeout_s)[0]["digest"]
+        return None if digest is None else str(digest)
+
+    def _worker_alone(self, request: BuildRequest) -> WorkerProcess:
+        """A worker that builds one engine: the one that is ready for it, or a new one."""
+        worker = (self._ahead.take(request) if self._ahead is not None else None) or self._start()
         self._leaving.add(worker)
         return worker
 
@@ -197,7 +220,10 @@ class WorkerBackend:
     def _end_if_leaving(self, worker: WorkerProcess) -> None:
         if worker in self._leaving and not self._live.get(worker.pid):
             self._leaving.remove(worker)
-            worker.close()
+            if self._ahead is None:
+                worker.close()
+            else:
+                self._ahead.end(worker)
 
     def _start(self) -> WorkerProcess:
         worker = WorkerProcess(sys.path if self.python is None else [], self.python)
@@ -268,7 +294,7 @@ class WorkerEngine:
     def _call(
         self, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None, timeout_s: float
     ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        if not self._worker.alive:
+        if self._worker.ended:  # one that died by itself says of what
             raise EngineFailedError("the worker that held the engine has died")
         ready = None if arrays is None else sendable(arrays)
         return self._backend.call(

@@ -1,0 +1,75 @@
+"""Workers that get ready side by side for the builds they are meant for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
+
+from pytest_gptune.engines.base import BuildRequest
+from pytest_gptune.engines.worker.process import WorkerProcess
+from pytest_gptune.errors import GptuneError
+
+
+class WorkersAhead:
+    """Workers for fresh builds, each prepared while the others are, and those that have ended.
+
+    To start a process and to load a backend's libraries takes longer than most builds, and so may its end.
+
+    Args:
+        start: makes a worker.
+        prepare: does in it what a build of the request begins with; what fails is left to the build to find.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[], WorkerProcess],
+        prepare: Callable[[WorkerProcess, BuildRequest], object],
+    ) -> None:
+        self._start = start
+        self._prepare = prepare
+        self._waiting: list[tuple[BuildRequest, WorkerProcess]] = []
+        self._ending: list[WorkerProcess] = []
+
+    def start(self, requests: Sequence[BuildRequest]) -> None:
+        """Have a worker ready for each of the requests."""
+        for request in requests:
+            self._waiting.append((request, self._start()))
+        if not self._waiting:
+            return
+        with ThreadPoolExecutor(len(self._waiting)) as threads:
+            try:
+                wait([threads.submit(self._prepared, *pair) for pair in self._waiting])
+            except BaseException:  # Ctrl-C: the threads end with what they wait for
+                for _, worker in self._waiting:
+                    worker.kill()
+                raise
+
+    def take(self, request: BuildRequest) -> WorkerProcess | None:
+        """The worker that is ready for a request; None where there is none to be trusted."""
+        for pair in self._waiting:
+            if pair[0] == request:
+                self._waiting.remove(pair)
+                if pair[1].alive and not pair[1].tainted:
+                    return pair[1]
+                self.end(pair[1])
+                return None
+        return None
+
+    def end(self, worker: WorkerProcess) -> None:
+        """Let a worker end beside others; ``close`` waits for it."""
+        worker.hang_up()
+        self._ending.append(worker)
+
+    def close(self) -> None:
+        """End those that nothing was built in, and wait for all."""
+        for _, worker in self._waiting:
+            self.end(worker)
+        self._waiting.clear()
+        for worker in self._ending:
+            worker.close()
+        self._ending.clear()
+
+    def _prepared(self, request: BuildRequest, worker: WorkerProcess) -> None:
+        with suppress(GptuneError):
+            self._prepare(worker, request)
