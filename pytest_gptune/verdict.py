@@ -8,7 +8,7 @@ matter (the limit itself), and was seen again in builds of its own.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -95,17 +95,20 @@ def choose_winner(
     *,
     baseline_route: str | None,
     default_route: str = "",
+    at_hosts_pace: Set[str] = frozenset(),
 ) -> tuple[str, tuple[str, ...]]:
     """The winner of the finals and all co-winners: routes within 1 % of the fastest, or not surely slower.
 
     Among them the baseline's is preferred, then the default: a change of route must be worth it, and certain.
-    Of others, doubt speaks for none: of those within 1 % the one with the fewest knobs wins.
+    Then come those that do not wait for the host, whose pace is another one on another day. Of others, doubt
+    speaks for none: of those within 1 % the one with the fewest knobs wins.
 
     Args:
         finals: latencies by route.
         passing: routes that may win, with their number of knobs.
         baseline_route: the baseline's route, None without a baseline.
         default_route: the default route; it has knobs of its own where some are fixed.
+        at_hosts_pace: routes that wait for the host.
     """
     # All against one of them, by pairs of builds: what moved a build's turn moved both.
     anchor = default_route if finals.builds(default_route) else next(iter(passing))
@@ -114,18 +117,30 @@ def choose_winner(
     close = [
         route
         for route in passing
-        if share[route] <= share[fastest] * CO_WINNER or not surely_slower(finals, route, fastest)
+        if share[route] <= share[fastest] * CO_WINNER
+        or not surely_slower(finals, route, fastest, confidence=confidence_among(len(passing)))
     ]
     preferred = [r for r in (baseline_route, default_route) if r is not None and r in close]
-    within = [route for route in close if share[route] <= share[fastest] * CO_WINNER]
+    steady = [route for route in close if route not in at_hosts_pace] or close
+    best = min(share[route] for route in steady)
+    within = [route for route in steady if share[route] <= best * CO_WINNER]
     fewest = min(within, key=lambda route: (passing[route], share[route]))
     winner = preferred[0] if preferred else fewest
     return winner, tuple(sorted(close, key=lambda route: share[route]))
 
 
-def surely_slower(finals: FinalsResult, route: str, other: str) -> bool:
+def confidence_among(routes: int) -> float:
+    """The confidence of a two-sided interval that makes one of several routes surely faster than another.
+
+    Each of the others could have been the fastest by luck: Bonferroni's correction keeps the chance that one
+    of them seems faster, and is not, at 5 %. For slower ones that does not matter, so it is of one side.
+    """
+    return 1 - 2 * 0.05 / max(routes - 1, 2)
+
+
+def surely_slower(finals: FinalsResult, route: str, other: str, *, confidence: float = 0.95) -> bool:
     """Whether the whole interval of the ratio says so; single builds have none, and their value counts."""
-    ratio = finals.ratio(route, other)
+    ratio = finals.ratio(route, other, confidence=confidence)
     return ratio.low > 1.0 if math.isfinite(ratio.high) else ratio.value > 1.0
 
 

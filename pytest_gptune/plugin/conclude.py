@@ -10,23 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from pytest_gptune.accuracy import AccuracyGate, Case, Golden, load_golden
-from pytest_gptune.engines.base import Backend, Environment, RouteFailureError
+from pytest_gptune.engines.base import Backend, Environment
 from pytest_gptune.errors import GptuneError, StorageError
 from pytest_gptune.plugin.baseline_entry import new_entry, relative_to
 from pytest_gptune.plugin.before_finals import is_complete, ran_of_planned, verdict_before_finals
 from pytest_gptune.plugin.contest import Contest, make_contest
-from pytest_gptune.plugin.figures import (
-    engine_notes,
-    environment_facts,
-    finals_latency,
-    with_speedups,
-)
+from pytest_gptune.plugin.figures import engine_notes, environment_facts, with_speedups
 from pytest_gptune.plugin.finals_journal import FinalsJournal
 from pytest_gptune.plugin.gating import Gating, compared_with, reference_of, unchanged_verdict
 from pytest_gptune.plugin.kept_engines import keep_winner
 from pytest_gptune.plugin.known_engines import mark_inert
 from pytest_gptune.plugin.run import find_case
 from pytest_gptune.plugin.state import State
+from pytest_gptune.plugin.winner import find_winner, with_finals
 from pytest_gptune.records.baseline import (
     Baseline,
     BaselineEntry,
@@ -42,10 +38,7 @@ from pytest_gptune.records.route_record import RouteRecord, TuningSpec
 from pytest_gptune.reports.layers import layer_difference, layer_times
 from pytest_gptune.reports.tuning_report import TuningReport
 from pytest_gptune.storage import locked, scratch_folder
-from pytest_gptune.verdict import CO_WINNER, Change, Verdict, choose_gate, choose_winner
-
-# How often the finals are prolonged to make sure of a faster route.
-_MORE_ROUNDS = 2
+from pytest_gptune.verdict import Change, Verdict, choose_gate
 
 
 def conclude(
@@ -84,7 +77,9 @@ def conclude(
     verdict = verdict_before_finals(report)
     if verdict is not None or golden is None:
         return state.own_verdict(replace(report, verdict=verdict or report.verdict))
-    conclusion = _Conclusion(report, state, backend, environment, golden, case, report.notes)
+    # By first measurements, which a run that is resumed has as well.
+    waiting = frozenset(r.key for r in records if r.latency is not None and r.latency.at_hosts_pace)
+    conclusion = _Conclusion(report, state, backend, environment, golden, case, waiting, report.notes)
     judged = conclusion.report()
     return judged if conclusion.asked else state.own_verdict(judged)
 
@@ -99,6 +94,7 @@ class _Conclusion:
     _environment: Environment
     _golden: Golden
     _case: Case
+    _at_hosts_pace: frozenset[str]
     _notes: tuple[str, ...] = ()
     asked: bool = False
 
@@ -298,66 +294,12 @@ class _Conclusion:
 
     def _take_finals(self, contest: Contest) -> None:
         """Put the figures of the finals into the records."""
-        result, default = contest.result, self._report.spec.default_key
-        records = []
-        for record in self._report.routes:
-            if record.key in result.failures:
-                error = result.failures[record.key]
-                status = error.status if isinstance(error, RouteFailureError) else "inaccurate"
-                records.append(replace(record, status=status, error=str(error), latency=None, speedup=None))
-            elif contest.standing(record.key):
-                speedup = None
-                if contest.standing(default):
-                    speedup = 1 / result.ratio(record.key, default).value
-                records.append(
-                    replace(
-                        record,
-                        latency=finals_latency(result, record.key),
-                        builds=1 + result.builds(record.key),
-                        speedup=speedup,
-                    )
-                )
-            else:
-                records.append(record)
-        finalists = tuple(r.key for r in records if contest.standing(r.key))
-        self._report = replace(self._report, routes=tuple(records), finalists=finalists)
+        self._report = with_finals(self._report, contest)
 
     def _winner(self, contest: Contest, entry_key: str | None) -> tuple[str | None, tuple[str, ...]]:
-        """The winner and its co-winners; None where no route passes any more.
-
-        Where a faster route loses only because that it is faster is not certain, both are built some more.
-        """
-        spec, result = self._report.spec, contest.result
-        prolonged: set[str] = set()
-        for left in reversed(range(_MORE_ROUNDS + 1)):
-            passing = {
-                r.key: r.knobs
-                for r in self._report.routes
-                if r.status == "passed" and contest.standing(r.key) and (r.kept or spec.search != "engine")
-            }
-            if not passing:
-                return None, ()
-            winner, close = choose_winner(
-                result, passing, baseline_route=entry_key, default_route=spec.default_key
-            )
-            ratio = result.ratio(winner, close[0])
-            certain = ratio.value <= CO_WINNER
-            if certain or not left:
-                break
-            prolonged |= {close[0], winner}
-            contest.prolong((close[0], winner))
-            self._take_finals(contest)
-        if prolonged:
-            result.stop_reasons.update(dict.fromkeys(prolonged, "decided" if certain else "most_builds"))
-            self._take_finals(contest)
-        faster, kept = self._report.record(close[0]), self._report.record(winner)
-        if faster and kept and not certain:
-            note = (
-                f"winner:  {faster.id} measured {ratio.value:.2f}x the speed of {kept.id}, but not for "
-                f"certain ({ratio.low:.2f}x to {ratio.high:.2f}x): {kept.id} is preferred"
-            )
-            self._notes = (*self._notes, note)
-        return winner, close
+        self._report, choice = find_winner(self._report, contest, entry_key, self._at_hosts_pace)
+        self._notes += choice.notes
+        return choice.winner, choice.close
 
     def _judge(
         self,

@@ -8,6 +8,7 @@ be left out:
 ``builds``: factors of one build after the other, in turn; default plus and minus 0.1 %.
 ``tail``: factor of the slowest samples; ``tail_share``: how many those are, a tenth by default.
 ``moved``: what is added to the outputs; ``moved_from_build``: by the builds from this number on.
+``enqueue_share``: the host's time to enqueue over the latency, None by default.
 ``rejected``, ``crashed``: engines that cannot be built, and that fail when they run.
 ``scale``: factor of everything, the calibration engine included: a slower machine.
 ``calibration_us``: of the calibration engine, 60 by default.
@@ -143,6 +144,7 @@ class SteadyEngine:
         self._moved = settings.of_engine("moved", 0) if moves else 0
         self._latency_s = settings.latency_s
         self._tail = settings.of_engine("tail", 1.0)
+        self._enqueue_share = settings.of_engine("enqueue_share")
         self._tail_samples = round(100 * settings.of_engine("tail_share", 0.1))
         self.info = EngineInfo(
             digest=f"{request.model_sha256} {route}",
@@ -166,7 +168,8 @@ class SteadyEngine:
         usual, slow = [self._latency_s], [self._latency_s * self._tail]
         from pytest_gptune.engines.base import SampleBlock
 
-        return SampleBlock(tuple(usual * (100 - self._tail_samples) + slow * self._tail_samples))
+        samples = tuple(usual * (100 - self._tail_samples) + slow * self._tail_samples)
+        return SampleBlock(samples, enqueue_share=self._enqueue_share)
 
     def serialize(self) -> bytes | None:
         return None

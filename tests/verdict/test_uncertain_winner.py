@@ -55,6 +55,27 @@ def test_a_clear_winner_costs_no_further_builds(steady: SteadyProject) -> None:
     assert latency_of(run, "first=on")["builds"] == 5
 
 
+def test_of_two_that_are_close_the_one_that_does_not_wait_for_the_host_wins(
+    steady: SteadyProject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The host's pace is another one on another day, and so is what seems to be a gain."""
+    cache = f"--gptune-cache={tmp_path_factory.mktemp('cache') / 'tune.jsonl'}"
+    steady.set(
+        latency_us={"": 180, "-first=on": 150, "-second=on": 153},
+        builds={"-first=on": NOISY},
+        enqueue_share={"": 1.0, "-first=on": 0.97, "-second=on": 0.2},
+    )
+
+    run = steady.run(*FIVE, cache)
+
+    assert run.test["winner"] == "second=on"
+    assert run.test["co_winners"] == ["first=on", "second=on"]
+    assert "second=on is preferred, which does not wait for the host" in run.text
+    again = steady.run(*FIVE, cache, "--gptune-continue")
+    assert "of builds are of an earlier run" in again.text
+    assert again.test["winner"] == "second=on"
+
+
 @pytest.mark.parametrize("builds", [1, 2])
 def test_few_builds_are_taken_at_their_word(steady: SteadyProject, builds: int) -> None:
     """One build has no interval; of two that agree it is narrow."""

@@ -22,6 +22,7 @@ from pytest_gptune.verdict import (
     TAIL_FACTORS,
     choose_gate,
     choose_winner,
+    confidence_among,
     judge,
     judge_tail,
     relative_ratio,
@@ -91,6 +92,45 @@ class TestWinner:
         winner, close = choose_winner(measured, {"": 0, "a": 3, "b": 1}, baseline_route=None)
         assert (winner, close) == ("a", ("a", "b"))
         assert choose_winner(measured, {"": 0, "a": 3, "b": 1}, baseline_route="b")[0] == "b"
+
+    def test_the_fastest_of_more_routes_has_to_be_surer(self) -> None:
+        """Of nine equal routes one is as fast as that by luck more often than of two."""
+        measured = finals({"": 1.02, **dict.fromkeys("abcdefgh", 1.0)}, [0.9830, 0.9905, 1.0, 1.0095, 1.0170])
+        assert 1.0 < measured.ratio("", "a").low < 1.003
+        assert choose_winner(measured, {"": 0, "a": 1}, baseline_route=None)[0] == "a"
+        assert choose_winner(measured, {"": 0, "a": 1, "b": 1}, baseline_route=None)[0] == "a"
+        several = {"": 0, **dict.fromkeys("abcdefgh", 1)}
+        assert choose_winner(measured, several, baseline_route=None)[0] == ""
+
+    def test_the_chance_that_any_of_them_is_faster_by_luck_stays_the_same(self) -> None:
+        assert [round(confidence_among(routes), 3) for routes in (1, 2, 3, 4, 5, 11)] == [
+            0.95,
+            0.95,
+            0.95,
+            0.967,
+            0.975,
+            0.99,
+        ]
+
+    def test_of_co_winners_one_that_does_not_wait_for_the_host_wins(self) -> None:
+        wobbles = [0.9, 0.95, 1.0, 1.05, 1.1]
+        measured = finals({"host": 1.04, "": 1.6, "graph": 1.1, "other": 1.105}, wobbles)
+        knobs = {"": 0, "host": 1, "graph": 3, "other": 2}
+
+        def winner(waiting: set[str], baseline: str | None = None) -> str:
+            return choose_winner(measured, knobs, baseline_route=baseline, at_hosts_pace=waiting)[0]
+
+        assert winner(set()) == "host"
+        assert winner({"", "host"}) == "other"  # within 1 % of the fastest such, with fewer knobs
+        assert winner({"", "host"}, baseline="host") == "host"
+        assert winner({"", "host", "graph", "other"}) == "host"
+
+    def test_what_does_not_wait_for_the_host_but_is_surely_slower_does_not_win(self) -> None:
+        measured = finals({"host": 1.0, "": 1.6, "graph": 1.1}, [0.99, 1.0, 1.01])
+        winner, close = choose_winner(
+            measured, {"": 0, "host": 1, "graph": 1}, baseline_route=None, at_hosts_pace={"", "host"}
+        )
+        assert (winner, close) == ("host", ("host",))
 
     @given(st.floats(0.8, 1.3), WOBBLES)
     def test_the_default_loses_to_nothing_but_certainty(self, value: float, wobbles: list[float]) -> None:

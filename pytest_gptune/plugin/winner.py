@@ -1,0 +1,108 @@
+"""The winner of the finals, which are prolonged where a faster route is in doubt."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass, replace
+
+from pytest_gptune.engines.base import RouteFailureError
+from pytest_gptune.plugin.contest import Contest
+from pytest_gptune.plugin.figures import finals_latency
+from pytest_gptune.reports.tuning_report import TuningReport
+from pytest_gptune.verdict import CO_WINNER, choose_winner, confidence_among
+
+# How often the finals are prolonged to make sure of a faster route.
+_MORE_ROUNDS = 2
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the finals came to.
+
+    Attributes:
+        winner: None where no route passes any more.
+        close: it and its co-winners, the fastest first.
+        notes: what a reader has to know of it.
+    """
+
+    winner: str | None
+    close: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def with_finals(report: TuningReport, contest: Contest) -> TuningReport:
+    """The report with the figures of the finals in its records."""
+    result, default = contest.result, report.spec.default_key
+    records = []
+    for record in report.routes:
+        if record.key in result.failures:
+            error = result.failures[record.key]
+            status = error.status if isinstance(error, RouteFailureError) else "inaccurate"
+            records.append(replace(record, status=status, error=str(error), latency=None, speedup=None))
+        elif contest.standing(record.key):
+            speedup = None
+            if contest.standing(default):
+                speedup = 1 / result.ratio(record.key, default).value
+            records.append(
+                replace(
+                    record,
+                    latency=finals_latency(result, record.key),
+                    builds=1 + result.builds(record.key),
+                    speedup=speedup,
+                )
+            )
+        else:
+            records.append(record)
+    finalists = tuple(r.key for r in records if contest.standing(r.key))
+    return replace(report, routes=tuple(records), finalists=finalists)
+
+
+def find_winner(
+    report: TuningReport, contest: Contest, entry_key: str | None, at_hosts_pace: Set[str]
+) -> tuple[TuningReport, Choice]:
+    """The winner, and the report with the figures of all builds.
+
+    Where a faster route loses only because that it is faster is not certain, both are built some more.
+
+    Args:
+        report: has the figures of the finals so far.
+        contest: is prolonged.
+        entry_key: the baseline's route, None without one.
+        at_hosts_pace: routes that wait for the host.
+    """
+    spec, result = report.spec, contest.result
+    prolonged: set[str] = set()
+    for left in reversed(range(_MORE_ROUNDS + 1)):
+        passing = {
+            r.key: r.knobs
+            for r in report.routes
+            if r.status == "passed" and contest.standing(r.key) and (r.kept or spec.search != "engine")
+        }
+        if not passing:
+            return report, Choice(None)
+        winner, close = choose_winner(
+            result,
+            passing,
+            baseline_route=entry_key,
+            default_route=spec.default_key,
+            at_hosts_pace=at_hosts_pace,
+        )
+        ratio = result.ratio(winner, close[0], confidence=confidence_among(len(passing)))
+        certain = ratio.value <= CO_WINNER
+        if certain or not left:
+            break
+        prolonged |= {close[0], winner}
+        contest.prolong((close[0], winner))
+        report = with_finals(report, contest)
+    if prolonged:
+        result.stop_reasons.update(dict.fromkeys(prolonged, "decided" if certain else "most_builds"))
+        report = with_finals(report, contest)
+    notes: tuple[str, ...] = ()
+    faster, kept = report.record(close[0]), report.record(winner)
+    if faster and kept and not certain:
+        why = "" if winner in (entry_key, spec.default_key) else ", which does not wait for the host"
+        notes = (
+            f"winner:  {faster.id} measured {ratio.value:.2f}x the speed of {kept.id}, but not for "
+            f"certain ({ratio.low:.2f}x to {ratio.high:.2f}x): {kept.id} is preferred{why}",
+        )
+    return report, Choice(winner, close, notes)
