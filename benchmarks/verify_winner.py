@@ -3,7 +3,7 @@
 python verify_winner.py MODEL WINNERS_MODEL INPUTS.npz --route "-ort:KEY=VALUE ..." [--default "..."]
 
 On a CUDA device with PyTorch's streams and events: many inferences behind one another, no transfers. Each
-build is in a process of its own there, since what one of them runs may slow down others for good.
+build is in a process of its own there, since what one of them runs may slow down others.
 """
 
 import argparse

@@ -205,9 +205,16 @@ def _verify(
     command.append(f"--route={' '.join([threads, *changed])}")
     done = _run(command, given.timeout)
     if done.returncode:
-        return {"error": done.stderr.splitlines()[-3:]}
+        return {"error": [line for line in _plain(done.stderr).splitlines() if line][-3:]}
     verified: dict[str, Any] = json.loads(done.stdout)
     return verified
+
+
+def _plain(text: str) -> str:
+    """Without the colours of ONNX Runtime's log lines."""
+    from rich.text import Text
+
+    return Text.from_ansi(text).plain
 
 
 _NO_FAILURE = ("passed", "inert", "skipped", "pruned")

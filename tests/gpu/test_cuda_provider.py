@@ -284,7 +284,7 @@ def test_the_first_engine_of_a_process_is_as_fast_as_later_ones(
 def test_an_engine_is_as_fast_after_routes_that_slow_their_process_down(
     backend: OnnxRuntimeBackend, device: Device
 ) -> None:
-    """On an H200 cuDNN's default algorithm does so for good."""
+    """On an H200 cuDNN's default algorithm does so."""
     onnx = pytest.importorskip("onnx")
     path = Path(onnx.__file__).parent / "backend/test/data/light/light_squeezenet.onnx"
     given = {"data_0": np.random.default_rng(0).standard_normal((1, 3, 224, 224)).astype(np.float32)}

@@ -1,4 +1,4 @@
-"""How fast the device starts small kernels, which a process can lose for good."""
+"""How fast the device starts small kernels, which a process can lose."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class ProcessStreams:
     An application has one session and its stream; so has every engine that is measured, the first of a
     process and the last. What an engine does may slow down all that comes later in its process, even where
     the engine is gone: on an H200, once cuDNN had run some routes, each kernel of a graph started later,
-    which is 6 to 9 % of networks at batch 1 (docs/cuda.md). ``spent`` tells.
+    which is 6 to 10 % of networks at batch 1 (docs/cuda.md). ``spent`` tells.
     """
 
     def __init__(self) -> None:

@@ -183,7 +183,7 @@ class WorkerBackend:
         return self.call(self._worker(family), header, timeout_s=_QUESTION_TIMEOUT_S)[0]
 
     def _wears(self, options: Mapping[str, Any]) -> bool:
-        """Whether engines with these options may slow down their process for good."""
+        """Whether engines with these options may slow down their process."""
         key = repr(dict(options))
         if key not in self._wearing:
             answer = self._ask("", {"op": "spent", "options": dict(options)})
