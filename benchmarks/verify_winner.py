@@ -136,13 +136,16 @@ class InItsProcess:
     """An engine whose every build is in a process of its own, which is ended and releases nothing."""
 
     def __init__(self, *whose):
-        context, self.waiting, self.process = multiprocessing.get_context("spawn"), [], None
-        for _ in range(whose[-1].builds):
-            pipe, theirs = context.Pipe()
-            process = context.Process(target=serve, args=(theirs, *whose), daemon=True)
-            process.start()
-            theirs.close()
-            self.waiting.append((process, pipe))
+        self.whose, self.waiting, self.process = whose, [], None
+
+    def start(self):
+        """Starts the process of a further build."""
+        context = multiprocessing.get_context("spawn")
+        pipe, theirs = context.Pipe()
+        process = context.Process(target=serve, args=(theirs, *self.whose), daemon=True)
+        process.start()
+        theirs.close()
+        self.waiting.append((process, pipe))
 
     def ready(self):
         """Waits until all have imported what they need, since that takes longer than a build."""
@@ -181,6 +184,9 @@ def main():
     default = kind(given.model, given.default, given)
     winner = kind(given.winners_model, given.route, given)
     if on_device:
+        for number in range(given.builds):  # each goes first in turn
+            for engine in (default, winner) if number % 2 else (winner, default):
+                engine.start()
         default.ready()
         winner.ready()
     for _ in range(given.builds):

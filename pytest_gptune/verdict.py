@@ -8,7 +8,7 @@ matter (the limit itself), and was seen again in builds of its own.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -110,9 +110,7 @@ def choose_winner(
         default_route: the default route; it has knobs of its own where some are fixed.
         at_hosts_pace: routes that wait for the host.
     """
-    # All against one of them, by pairs of builds: what moved a build's turn moved both.
-    anchor = default_route if finals.builds(default_route) else next(iter(passing))
-    share = {route: finals.ratio(route, anchor).value for route in passing}
+    share = shares(finals, passing, default_route)
     fastest = min(passing, key=lambda route: share[route])
     close = [
         route
@@ -127,6 +125,15 @@ def choose_winner(
     fewest = min(within, key=lambda route: (passing[route], share[route]))
     winner = preferred[0] if preferred else fewest
     return winner, tuple(sorted(close, key=lambda route: share[route]))
+
+
+def shares(finals: FinalsResult, passing: Collection[str], default_route: str) -> dict[str, float]:
+    """Each route's latency over that of one of them, the default where it was measured.
+
+    By pairs of builds: what moved a build's turn moved both.
+    """
+    anchor = default_route if finals.builds(default_route) else next(iter(passing))
+    return {route: finals.ratio(route, anchor).value for route in passing}
 
 
 def confidence_among(routes: int) -> float:

@@ -107,7 +107,8 @@ def process_spent(backend: Backend, options: Mapping[str, Any]) -> str | None:
 def expecting(backend: Backend, requests: Sequence[BuildRequest]) -> AbstractContextManager[None]:
     """Tell a backend which fresh builds come next, so that it may get ready for all of them at once.
 
-    Nothing may be timed before the first of them is asked for.
+    It does so on entry, which is not timed; builds and measurements are within. A backend of worker processes
+    has a method for it, others have none.
     """
     ask: Callable[[Sequence[BuildRequest]], AbstractContextManager[None]] | None
     ask = getattr(backend, "expecting", None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -129,13 +129,7 @@ class Contest:
             Contestant(key, partial(self._build, key), partial(self._note, key), partial(self._inspect, key))
             for key in keys
         ]
-        built = [
-            self.requests[key] for key in keys if key not in self.kept and self._builder(key) is self.backend
-        ]
-        # Where a process lands may depend on how many were started before it. Always in one order, that would
-        # move one contestant in every round, and no number of builds would show it.
-        self.rng.shuffle(built)
-        with expecting(self.backend, built):
+        with expecting(self.backend, self._expected(keys)):
             run_finals(contestants, self.plan, self.rng, builds=1, result=self.result)
         measured = [key for key in keys if self.result.builds(key) > before[key]]
         # A round in which a contestant failed is not taken up: the failure belongs to the run that saw it.
@@ -212,6 +206,19 @@ class Contest:
             self.not_inspected = error.what
             raise
         self.builds[key][-1] = replace(self.builds[key][-1], layer_times=times)
+
+    def _expected(self, keys: Sequence[str]) -> list[BuildRequest]:
+        """Builds to get ready for, in random order; none where some contestant is loaded, or built elsewhere.
+
+        Where a process lands may depend on how many were started before it. Always in one order, or always
+        after those that are ready, that would move one contestant in every round, and no number of builds
+        would show it.
+        """
+        if any(key in self.kept or self._builder(key) is not self.backend for key in keys):
+            return []
+        requests = [self.requests[key] for key in keys]
+        self.rng.shuffle(requests)
+        return requests
 
     def _builder(self, key: str) -> Backend:
         other = self.reference_backend if key == REFERENCE else None

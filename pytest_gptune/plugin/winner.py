@@ -9,7 +9,7 @@ from pytest_gptune.engines.base import RouteFailureError
 from pytest_gptune.plugin.contest import Contest
 from pytest_gptune.plugin.figures import finals_latency
 from pytest_gptune.reports.tuning_report import TuningReport
-from pytest_gptune.verdict import CO_WINNER, choose_winner, confidence_among
+from pytest_gptune.verdict import CO_WINNER, choose_winner, confidence_among, shares
 
 # How often the finals are prolonged to make sure of a faster route.
 _MORE_ROUNDS = 2
@@ -87,8 +87,8 @@ def find_winner(
             default_route=spec.default_key,
             at_hosts_pace=at_hosts_pace,
         )
-        ratio = result.ratio(winner, close[0], confidence=confidence_among(len(passing)))
-        certain = ratio.value <= CO_WINNER
+        share = shares(result, passing, spec.default_key)
+        certain = share[winner] <= share[close[0]] * CO_WINNER
         if certain or not left:
             break
         prolonged |= {close[0], winner}
@@ -100,9 +100,11 @@ def find_winner(
     notes: tuple[str, ...] = ()
     faster, kept = report.record(close[0]), report.record(winner)
     if faster and kept and not certain:
-        why = "" if winner in (entry_key, spec.default_key) else ", which does not wait for the host"
+        ratio = result.ratio(winner, close[0], confidence=confidence_among(len(passing)))
+        by_pace = winner not in (entry_key, spec.default_key)  # nothing else prefers a slower one
         notes = (
             f"winner:  {faster.id} measured {ratio.value:.2f}x the speed of {kept.id}, but not for "
-            f"certain ({ratio.low:.2f}x to {ratio.high:.2f}x): {kept.id} is preferred{why}",
+            f"certain ({ratio.low:.2f}x to {ratio.high:.2f}x): {kept.id} is preferred"
+            + (", which does not wait for the host" if by_pace else ""),
         )
     return report, Choice(winner, close, notes)

@@ -294,6 +294,55 @@ def test_a_session_is_released_when_the_device_has_done_all(
     assert fake.called.index("cudaDeviceSynchronize") < fake.called.index("released")
 
 
+class Noting(Wrapped):
+    """Notes how each run was asked for, and fails if it is told to."""
+
+    def __init__(self, session: Any) -> None:
+        super().__init__(session)
+        self.asked: list[tuple[str, str]] = []
+        self.broken = False
+
+    def run_with_iobinding(self, io: Any, options: Any) -> None:
+        keys = "gpu_graph_id", "disable_synchronize_execution_providers"
+        self.asked.append((options.get_run_config_entry(keys[0]), options.get_run_config_entry(keys[1])))
+        if self.broken:
+            raise RuntimeError("it broke")
+        self._session.run_with_iobinding(io, options)
+
+
+def test_the_last_run_before_a_session_goes_is_one_that_waits(
+    make: Make, fake: FakeRuntime, fused: Path
+) -> None:
+    """Queued runs leave memory for such a run to release; the session's end would do it too late."""
+    sessions: list[Noting] = []
+
+    def noting(session: Any) -> Noting:
+        sessions.append(Noting(session))
+        return sessions[-1]
+
+    x = np.ones((4, 64), np.float32)
+    engine = make(fused, wrap=noting)
+    engine.load({"x": x})
+    engine.sample(0.001, 3)
+    asked = sessions[0].asked
+    assert asked[-1] == ("-1", "1")
+    engine.close()
+    assert asked[-1] == ("-1", "0")
+    runs = len(asked)
+    engine.close()
+    assert len(asked) == runs
+
+    broken = make(fused, wrap=noting)
+    broken.load({"x": x})
+    sessions[1].broken = True
+    fake.called.clear()
+    broken.close()
+    assert "cudaDeviceSynchronize" in fake.called
+    never_loaded = make(fused, wrap=noting)
+    never_loaded.close()
+    assert sessions[2].asked == []
+
+
 def test_a_flush_comes_before_each_inference(make: Make, fake: FakeRuntime, fused: Path) -> None:
     engine = make(fused, l2_flush=True)
     engine.load({"x": np.ones((4, 64), np.float32)})

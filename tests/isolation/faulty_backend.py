@@ -8,6 +8,7 @@ process has run, all engines there take twenty times as long.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import json
 import os
@@ -88,6 +89,7 @@ class FaultyBackend:
     def __init__(self) -> None:
         self._real = OnnxRuntimeBackend()
         self.spoiled = False
+        atexit.register(time.sleep, float(os.environ.get("FAULTY_EXIT_S", "0")))
 
     def check_available(self, options):
         self._real.check_available({})
@@ -128,15 +130,16 @@ class FaultyBackend:
         return "an engine has spoiled it" if self.spoiled else ""
 
     def engine_digest(self, request):
-        if os.environ.get("FAULTY_DIGEST") == "hang":
-            time.sleep(600)
         if os.environ.get("FAULTY_DIGEST") == "raise":
             raise AttributeError("nothing known of that")
+        hangs = os.environ.get("FAULTY_DIGEST") == "hang"
         if log := os.environ.get("FAULTY_DIGEST_LOG"):
             start = time.monotonic()
-            time.sleep(0.5)
+            time.sleep(0.0 if hangs else 0.5)
             with Path(log).open("a") as lines:
-                lines.write(f"{os.getpid()} {start} {time.monotonic()}\n")
+                lines.write(f"{os.getpid()} {start} {time.monotonic()} {request.route_text}\n")
+        if hangs:
+            time.sleep(600)
         return None  # noqa: RET501
 
     def load(self, request, data):

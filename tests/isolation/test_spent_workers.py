@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -180,9 +181,31 @@ def test_workers_that_were_expected_in_vain_end(workers: Workers) -> None:
         assert workers.processes() == {shared}
 
 
-def test_a_worker_that_could_not_get_ready_is_replaced(
+def test_workers_end_beside_each_other_but_before_the_next_build(
     workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Of a round that starts anew: what was built before must not be there while it is timed again."""
+    shared = workers.pid(FINE)
+    monkeypatch.setenv("FAULTY_EXIT_S", "0.7")
+    requests = [replace(workers.request, route=route, fresh=True) for route in (FINE, SPOILING)]
+    with workers.backend.expecting(requests):
+        engines = [workers.backend.build(request) for request in requests]
+        before = {pid_of(engine) for engine in engines}
+        start = time.monotonic()
+        for engine in engines:
+            engine.close()
+        assert time.monotonic() - start < 0.6  # neither is waited for
+        monkeypatch.delenv("FAULTY_EXIT_S")
+        again = workers.backend.build(requests[0])
+        assert workers.processes() == {shared, pid_of(again)}
+        assert not before & workers.processes()
+        again.close()
+
+
+def test_a_worker_that_could_not_get_ready_is_replaced(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     workers.pid(FINE)
     monkeypatch.setenv("FAULTY_DIGEST", "raise")
     request = replace(workers.request, route=FINE, fresh=True)
@@ -192,13 +215,30 @@ def test_a_worker_that_could_not_get_ready_is_replaced(
         assert pid_of(engine) != ready
         assert engine.run(X)
         engine.close()
+    assert len(caplog.messages) == 1
+    assert f"worker {ready} did not get ready: " in caplog.messages[0]
+    assert "AttributeError: nothing known of that" in caplog.messages[0]
+    with workers.backend.expecting([request]):  # it would cost each round as much again
+        assert workers.processes() == {workers.pid(FINE)}
 
 
-def test_ctrl_c_ends_workers_that_get_ready(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_ends_workers_that_get_ready(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     shared = workers.pid(FINE)
-    monkeypatch.setenv("FAULTY_DIGEST", "hang")
     request = replace(workers.request, route=FINE, fresh=True)
-    threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT]).start()
+    with workers.backend.expecting([request]):
+        pass  # it has asked by now whether engines slow their process down
+    monkeypatch.setenv("FAULTY_DIGEST", "hang")
+    hanging = tmp_path / "hanging"
+    monkeypatch.setenv("FAULTY_DIGEST_LOG", str(hanging))
+
+    def interrupt() -> None:
+        while not hanging.exists() or len(hanging.read_text().splitlines()) < 2:
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
     with pytest.raises(KeyboardInterrupt), workers.backend.expecting([request, request]):
         pytest.fail("they hang")
     assert workers.processes() == {shared}
@@ -247,16 +287,22 @@ def test_the_workers_of_a_round_of_finals_get_ready_side_by_side(faulty_project:
         "-faulty:spin=[4|2|3]",
         "--gptune-search=full",
         "-o",
-        "gptune_final_builds=2",
+        "gptune_final_builds=4",
         FAULTY_SPOILS="1",
         FAULTY_DIGEST_LOG=str(log),
     )
     assert out.test["winner"]
-    asked = [(int(pid), float(start), float(end)) for pid, start, end in map(str.split, log.open())]
+    lines = [line.split(maxsplit=3) for line in log.read_text().splitlines()]
+    asked = [(int(pid), float(start), float(end)) for pid, start, end, _ in lines]
     often = Counter(pid for pid, _, _ in asked)
     alone = sorted((start, end) for pid, start, end in asked if often[pid] == 1)
-    assert len(alone) >= 6
-    for first in range(0, 6, 3):
+    assert len(alone) == 12
+    for first in range(0, 12, 3):
         together = alone[first : first + 3]
         assert max(start for start, _ in together) < min(end for _, end in together)
+    routes = [
+        route for pid, _, _, route in sorted(lines, key=lambda line: int(line[0])) if often[int(pid)] == 1
+    ]
+    rounds = {tuple(routes[first : first + 3]) for first in range(0, len(routes) - 2, 3)}
+    assert len(rounds) > 1  # of one order they are not
     assert out.left == []

@@ -214,9 +214,11 @@ class CudaSessionEngine:
     def close(self) -> None:
         """Drop the session, then the memory it used."""
         self._device.make_current()
-        # What failed before was told.
-        with suppress(CudaError, EngineFailedError):
+        # What failed before was told. Whatever fails here, nothing may be under way when the session goes.
+        with suppress(EngineFailedError):
             self._release_temporaries()
+        with suppress(CudaError):
+            self._device.synchronize()
         self._drop_transfers()
         for binding in self._bindings.values():
             binding.close()
@@ -238,7 +240,6 @@ class CudaSessionEngine:
                 with _failures():
                     self._bind_outputs(self._loaded)
             self._run_once(self._loaded.io, self._options(self._loaded.graph_id, wait=True))
-        self._device.synchronize()
 
     def _drop_transfers(self) -> None:
         if self._transfers is not None:

@@ -82,13 +82,20 @@ class WorkerProcess:
             env=_environment(package_parent),
             **options,
         )
-        theirs.close()
+        try:
+            theirs.close()
+            self._log = _LogTail(self._process)
+            self._give({"sys_path": sys_path, "cores": _allowed_cores()})
+        except BaseException:  # Ctrl-C: nobody else knows of it yet
+            self._process.kill()
+            self._process.wait()
+            raise
+
+    def _give(self, settings: Mapping[str, Any]) -> None:
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            settings = {"sys_path": sys_path, "cores": _allowed_cores()}
             self._process.stdin.write(json.dumps(settings).encode())
             self._process.stdin.close()
-        self._log = _LogTail(self._process)
 
     @property
     def pid(self) -> int:

@@ -56,6 +56,7 @@ class WorkerBackend:
         self._leaving: set[WorkerProcess] = set()
         self._wearing: dict[str, bool] = {}
         self._ahead: WorkersAhead | None = None
+        self._gets_ready = True
 
     def check_available(self, options: Mapping[str, Any]) -> None:
         """Raise BackendMissingError unless engines can be built and run."""
@@ -98,11 +99,13 @@ class WorkerBackend:
         """Have workers ready for those of the builds that get one each.
 
         Each finds out the digest of its engine, which a build begins with and which loads the libraries.
+        Where one fails, as by the route's time limit, nothing is got ready any more: builds take their time.
         """
         alone = [request for request in requests if request.fresh and self._wears(request.options)]
         self._ahead = WorkersAhead(self._start, self._digest)
         try:
-            self._ahead.start(alone)
+            if self._gets_ready:
+                self._gets_ready = self._ahead.start(alone)
             yield
         finally:
             ahead, self._ahead = self._ahead, None
@@ -118,6 +121,9 @@ class WorkerBackend:
     def _made(
         self, operation: str, request: BuildRequest, arrays: Mapping[str, np.ndarray] | None
     ) -> WorkerEngine:
+        if self._ahead is not None:
+            # Of a round that starts anew: they hold memory of the device, and their end takes its time.
+            self._ahead.wait_for_ended()
         family = self.process_family(request.route)
         if request.fresh and self._wears(request.options):
             family = None
