@@ -9,6 +9,7 @@
 ``known_before``: whether digests are known before engines are built; true by default.
 ``pause_s``: seconds that each build takes; ``pauses_s``: what a choice adds to them.
 ``slow_first``: factor of the first build of a route, by the route.
+``wobbles``: factors of a choice's builds, one after the other.
 ``hosts_pace``: microseconds that the host needs to enqueue, but for routes with the choice ``ahead``.
 ``crashed``, ``interrupted``: choices whose build fails, and raises KeyboardInterrupt.
 
@@ -105,6 +106,9 @@ class PlantedEngine:
         route = _text(request.route)
         if builds_of(route) == 1:
             self._latency_s *= plain.get("slow_first", {}).get(route, 1.0)
+        for choice, factors in plain.get("wobbles", {}).items():
+            if _chosen(choice, request.route):
+                self._latency_s *= factors[(builds_of(route) - 1) % len(factors)]
         self._enqueue_s = plain.get("hosts_pace", 0.0) * 1e-6
         if _chosen(plain.get("ahead", "-none=on"), request.route):
             self._enqueue_s = 1e-6
