@@ -89,6 +89,7 @@ class WorkerProcess:
         except BaseException:  # Ctrl-C: nobody else knows of it yet
             self._process.kill()
             self._process.wait()
+            self._ends.close()
             raise
 
     def _give(self, settings: Mapping[str, Any]) -> None:
