@@ -8,6 +8,7 @@ build is in a process of its own there, since what one of them runs may slow dow
 
 import argparse
 import collections
+import itertools
 import json
 import multiprocessing
 import statistics
@@ -97,20 +98,22 @@ def block(session, feed, seconds=0.1):
 
 
 def block_on_device(enqueue, stream, pace, seconds=0.05):
-    """The mean of many inferences; in those before the first event, device and host find their pace."""
+    """Samples of about 1 ms; in those before the first event, device and host find their pace."""
     import torch
 
-    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     # By the device's time, not the host's: a graph is enqueued in a hundredth of what it takes.
-    ahead = max(3, round(seconds / 4 / pace))
-    for _ in range(ahead):
+    each = max(1, round(1e-3 / pace))
+    count = max(6, round(0.75 * seconds / pace / each))
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
+    for _ in range(each * max(3, count // 3)):
         enqueue()
-    first.record(stream)
-    for _ in range(3 * ahead):
-        enqueue()
-    last.record(stream)
-    last.synchronize()
-    return [first.elapsed_time(last) / 1e3 / (3 * ahead)]
+    events[0].record(stream)
+    for event in events[1:]:
+        for _ in range(each):
+            enqueue()
+        event.record(stream)
+    events[-1].synchronize()
+    return [start.elapsed_time(end) / 1e3 / each for start, end in itertools.pairwise(events)]
 
 
 class Engine:
@@ -176,6 +179,11 @@ def serve(pipe, *whose):
         pipe.send(engine.ask(pipe.recv()))
 
 
+def quietest(blocks, quantile):
+    """That of the block with the least: other work of the host comes in bursts, longer than a block."""
+    return float(min(np.quantile(block, quantile) for block in blocks))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     for positional in ("model", "winners_model", "inputs"):
@@ -198,12 +206,7 @@ def main():
         on_cpu = default.ask("build")
         winner.ask("build")
         blocks = [(default.ask("time"), winner.ask("time")) for _ in range(10)]
-        # A low quantile: other work of the host interrupts the longer inference more often, and where the
-        # device waits for the host it has the host's pace.
-        quantile = 0.25 if on_device else 0.1
-        pair = [
-            float(np.quantile(np.concatenate(samples), quantile)) for samples in zip(*blocks, strict=True)
-        ]
+        pair = [quietest(samples, 0.5 if on_device else 0.1) for samples in zip(*blocks, strict=True)]
         latencies.append(pair)
         ratios.append(pair[0] / pair[1])
     print(

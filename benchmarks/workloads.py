@@ -4,12 +4,14 @@
     python benchmarks/workloads.py
     python benchmarks/workloads.py --only magika --output build/magika
     python benchmarks/workloads.py --provider cuda --search mixed --budget 25
+    python benchmarks/workloads.py --verify-again docs/results/workloads-cpu.json --output build/again
     python benchmarks/workloads.py --provider cuda --join A.json --join B.json
 
 Each workload is a test in a project of its own: pytest makes the golden with the reference backend, then
 searches. The winner is measured again by ``verify_winner.py``, which shares no code with the plugin. Writes
-OUTPUT.json and OUTPUT.md; workloads measured before stay in them with ``--only``. With ``--join`` nothing is
-measured: the workloads of several outputs become one table.
+OUTPUT.json and OUTPUT.md; workloads measured before stay in them with ``--only``. With ``--verify-again`` the
+winners of an earlier output are measured again and nothing is searched; with ``--join`` nothing is measured:
+the workloads of several outputs become one table.
 """
 
 from __future__ import annotations
@@ -60,12 +62,7 @@ def run_workload(name: str, given: argparse.Namespace) -> dict[str, Any]:
 
     described = workload(name)
     with tempfile.TemporaryDirectory() as folder:
-        project = Path(folder)
-        (project / "conftest.py").write_text(_CONFTEST)
-        (project / "test_workload.py").write_text(
-            _TEST.format(name=name, provider=given.provider, threads=given.threads, groups=given.groups)
-        )
-        (project / "pytest.ini").write_text("[pytest]\n")
+        project = _project(name, Path(folder), given)
         report = project / "report.json"
         start = time.perf_counter()
         load = os.getloadavg()[0]
@@ -99,6 +96,31 @@ def run_workload(name: str, given: argparse.Namespace) -> dict[str, Any]:
             golden = next(project.rglob("*.golden.npz"))
             result["verified"] = _verify(described, result, golden, project, given)
         return result
+
+
+def verify_again(item: dict[str, Any], given: argparse.Namespace) -> dict[str, Any]:
+    """The figures of a workload that was tuned earlier, with its winner measured again."""
+    from workload_models import workload
+
+    if not item.get("winner"):
+        return item
+    described = workload(item["name"])
+    with tempfile.TemporaryDirectory() as folder:
+        project = _project(described.name, Path(folder), given)
+        _pytest(given, project, "--gptune-update-goldens")
+        golden = next(project.rglob("*.golden.npz"))
+        verified = _verify(described, item, golden, project, given)
+    return {**item, "verified": {**verified, "command": _command()}}
+
+
+def _project(name: str, project: Path, given: argparse.Namespace) -> Path:
+    """A user's project, with a test of the workload."""
+    (project / "conftest.py").write_text(_CONFTEST)
+    (project / "test_workload.py").write_text(
+        _TEST.format(name=name, provider=given.provider, threads=given.threads, groups=given.groups)
+    )
+    (project / "pytest.ini").write_text("[pytest]\n")
+    return project
 
 
 def _pytest(given: argparse.Namespace, project: Path, *options: str) -> subprocess.CompletedProcess[str]:
@@ -423,6 +445,9 @@ def main() -> None:
     )
     parser.add_argument("--note", default="", help="what else a reader has to know of the run")
     parser.add_argument("--no-verify", action="store_true", help="do not measure the winners again")
+    parser.add_argument(
+        "--verify-again", type=Path, metavar="JSON", help="measure the winners of an earlier output, no more"
+    )
     parser.add_argument("--packages", type=Path, default=ROOT / "build" / "workloads")
     parser.add_argument("--output", type=Path, help="default docs/results/workloads-PROVIDER")
     given = parser.parse_args()
@@ -462,10 +487,19 @@ def main() -> None:
         earlier = json.loads(output.with_suffix(".json").read_text())
         results = {item["name"]: item for item in earlier["workloads"]}
         document["command"] = earlier["command"]
+    tuned = {}
+    if given.verify_again:
+        tuned = {item["name"]: item for item in json.loads(given.verify_again.read_text())["workloads"]}
     for item in WORKLOADS:
         if item.name not in (given.only or [item.name]) or given.provider not in item.providers:
             continue
-        results[item.name] = result = run_workload(item.name, given)
+        if item.name in tuned:
+            result = verify_again(tuned[item.name], given)
+        elif given.verify_again:
+            continue
+        else:
+            result = run_workload(item.name, given)
+        results[item.name] = result
         print(_row(result), flush=True)
         # After each, so that what was measured stays when a later one is interrupted.
         _write(output, document, [results[known.name] for known in WORKLOADS if known.name in results])

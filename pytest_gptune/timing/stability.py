@@ -25,6 +25,11 @@ _BOUND_FROM = 0.8
 _CLOCK_MOVES = 0.02
 
 
+def at_hosts_pace(enqueue_share: float | None) -> bool:
+    """Whether the device waits for the host: that its enqueue time is most of the latency."""
+    return enqueue_share is not None and enqueue_share > _BOUND_FROM
+
+
 @dataclass(frozen=True)
 class Conditions:
     """The conditions of a series of blocks.
@@ -74,7 +79,7 @@ class Conditions:
             interval: its confidence interval, in seconds.
         """
         found = []
-        if self.enqueue_share is not None and self.enqueue_share > _BOUND_FROM:
+        if at_hosts_pace(self.enqueue_share):
             found.append(
                 f"{ENQUEUE_BOUND}: the host needs {self.enqueue_share:.0%} of the device's time to enqueue"
             )

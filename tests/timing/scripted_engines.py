@@ -30,6 +30,7 @@ class ScriptedEngine:
     """Returns one block of ``script`` at each call; a block that is an exception is raised.
 
     Attributes:
+        enqueue_share: of every block.
         calls: seconds and batch of each call of ``sample``.
         costs: what a block adds to the clock, in the seconds asked for.
     """
@@ -38,6 +39,7 @@ class ScriptedEngine:
     kind: LatencyKind = "host_wall"
     clock: Clock = field(default_factory=Clock)
     costs: float = 1.0
+    enqueue_share: float | None = None
     when_sampled: Callable[[float, int], None] = lambda seconds, batch: None
     calls: list[tuple[float, int]] = field(default_factory=list)
     closed: int = 0
@@ -64,7 +66,7 @@ class ScriptedEngine:
         if isinstance(block, BaseException):
             raise block
         assert 0 < len(block) <= at_most
-        return SampleBlock(tuple(block))
+        return SampleBlock(tuple(block), enqueue_share=self.enqueue_share)
 
     def layer_times(self) -> dict[str, float]:
         return {}

@@ -8,7 +8,7 @@ import random
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import pytest
@@ -48,6 +48,7 @@ class Stage:
         fails_at: int | None = None,
         error: BaseException | None = None,
         kind: LatencyKind = "host_wall",
+        enqueue_share: float | None = None,
     ) -> Contestant:
         """One whose build number ``n`` gives ``script(n)``, and whose build ``fails_at`` raises ``error``."""
         made = self.engines.setdefault(key, [])
@@ -59,7 +60,7 @@ class Stage:
             if number == fails_at:
                 raise error or BuildRejectedError("on purpose")
             blocks = script(number) if script else itertools.repeat([1 * MS])
-            engine = ScriptedEngine(blocks, kind)
+            engine = ScriptedEngine(blocks, kind, enqueue_share=enqueue_share)
             names = {PLAN.warmup_s / 2: "warm", PLAN.head_s: "head", PLAN.block_s: "block"}
             engine.when_sampled = lambda seconds, batch: self.log.append((key, number, names[seconds]))
             made.append(engine)
@@ -122,6 +123,39 @@ def test_each_round_gives_each_a_block_in_random_order(stage: Stage) -> None:
             assert sorted(turn) == ["a", "b", "c", "d"]
             orders.add(tuple(turn))
     assert len(orders) > 1
+
+
+@pytest.mark.parametrize(("enqueue_share", "blocks"), [(0.95, 9), (0.8, 4), (0.1, 4), (None, 4)])
+def test_where_one_keeps_the_device_waiting_all_have_more_blocks(
+    stage: Stage, enqueue_share: float | None, blocks: int
+) -> None:
+    plan = replace(PLAN, rounds_at_hosts_pace=9)
+    contestants = [
+        stage.contestant("a", kind="device_queued", enqueue_share=enqueue_share),
+        stage.contestant("b", kind="device_queued", enqueue_share=0.05),
+    ]
+    result = run_finals(contestants, plan, rng(), builds=2)
+    assert [len(build) for key in "ab" for build in result.blocks[key]] == [blocks] * 4
+    for build in range(2):
+        turns = stage.order(build)
+        assert all(set(turns[start : start + 2]) == {"a", "b"} for start in range(0, 2 * blocks, 2))
+
+
+def test_an_undisturbed_block_is_found_late_at_the_hosts_pace(stage: Stage) -> None:
+    """Another thread takes half of the host's core, for all blocks of a build but one."""
+
+    def script(number: int) -> Iterable[Block]:
+        yield [1 * MS]
+        yield [1 * MS]
+        for block in range(10):
+            yield [1.5 * MS]  # the head
+            yield [(1 if block == 5 + number else 1.5) * MS] * 5
+
+    waiting = stage.contestant("a", script, kind="device_queued", enqueue_share=0.99)
+    result = run_finals(
+        [waiting, stage.contestant("b")], FinalsPlan(warmup_s=0.04, head_s=0.01), rng(), builds=3
+    )
+    assert result.latencies("a") == pytest.approx([1 * MS] * 3)
 
 
 def test_the_order_is_that_of_the_generator() -> None:
