@@ -161,6 +161,51 @@ def test_a_weight_beyond_fp16_is_clamped_and_judged_by_its_loss() -> None:
     assert got.tolist() == [[65504.0, 1.0]]
 
 
+@pytest.mark.parametrize(
+    ("operator", "constants", "follows"),
+    [
+        ("Mul", [[1e5]], False),
+        ("Mul", [[1e-6]], False),
+        ("Mul", [[0.0]], True),
+        ("Mul", [[6e4]], True),
+        ("Div", [[1e-6]], False),
+        ("Add", [[1e5]], False),
+        ("Add", [[1e-6]], True),
+        ("Clip", [[0.0], [3.4e38]], True),
+        ("BatchNormalization", [[1e4], [0.0], [100.0], [1e8]], False),
+        ("BatchNormalization", [[1e-2], [0.0], [0.0], [1e-6]], False),
+        ("BatchNormalization", [[1.0], [0.0], [0.0], [4.0]], True),
+    ],
+)
+def test_a_constant_beyond_fp16_keeps_a_follower_in_float32(
+    operator: str, constants: list[list[float]], follows: bool
+) -> None:
+    """A variance of 1e8 behind a convolution made text of the whole page, when it was clamped to 65504."""
+    scalar = operator == "Clip"
+    names = [f"k{number}" for number in range(len(constants))]
+    values = {n: np.array(k[0] if scalar else k, np.float32) for n, k in zip(names, constants, strict=True)}
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node(operator, ["c", *names], ["y"], name="follower"),
+    ]
+    model = models.build(
+        nodes,
+        {"x": (FLOAT, [1, 1, 2, 2])},
+        {"y": (FLOAT, [1, 1, 2, 2])},
+        {"w": np.full((1, 1, 1, 1), 100, np.float32), **values},
+        opset=15,
+    )
+    x = np.array([[[[3, 1], [0.25, 0.02]]]], np.float32)
+    (exact,) = run(model, x=x)
+    to_fp16(model, [0])
+    follower = next(node for node in model.graph.node if node.name == "follower")
+    assert follower.output[0].endswith("_gptune_half") == follows
+    with np.errstate(all="ignore"):
+        (rounded,) = ReferenceEvaluator(model).run(None, {"x": x})
+    if np.abs(exact).max() < np.finfo(np.float16).max or not follows:
+        np.testing.assert_allclose(rounded, exact, rtol=5e-3, atol=1e-3)
+
+
 def test_gates_follow_and_squares_do_not() -> None:
     """300 squared is beyond fp16: a normalisation behind it would divide by infinity."""
     nodes = [
@@ -171,6 +216,9 @@ def test_gates_follow_and_squares_do_not() -> None:
         helper.make_node("Clip", ["c3", "zero", "six"], ["c6"]),
         helper.make_node("Mul", ["c6", "sixth"], ["gate"], name="scale"),
         helper.make_node("Mul", ["c", "gate"], ["hardswish"], name="hardswish"),
+        helper.make_node("Mul", ["c", "c6"], ["six_times"], name="six_times"),
+        helper.make_node("Div", ["six_times", "six"], ["divided"], name="divided"),
+        helper.make_node("Div", ["six", "c3"], ["inverse"], name="inverse"),
         helper.make_node("Mul", ["c", "c"], ["squared"], name="square"),
         helper.make_node("Mul", ["squared", "c"], ["cubed"], name="cube"),
         helper.make_node("Clip", ["c", "zero"], ["relu"]),
@@ -180,15 +228,18 @@ def test_gates_follow_and_squares_do_not() -> None:
     model = models.build(
         nodes,
         {"x": (FLOAT, [1, 1, 2, 2])},
-        {name: (FLOAT, [1, 1, 2, 2]) for name in ("silu", "hardswish", "squared", "cubed", "half_square")},
+        {
+            name: (FLOAT, [1, 1, 2, 2])
+            for name in ("silu", "hardswish", "divided", "inverse", "squared", "cubed", "half_square")
+        },
         {"w": np.full((1, 1, 1, 1), 100, np.float32), **{k: np.float32(v) for k, v in constants.items()}},
     )
     x = np.array([[[[3, -3], [0.25, -0.02]]]], np.float32)
     exact = run(model, x=x)
     to_fp16(model, [0])
     half = {node.name for node in model.graph.node if node.output[0].endswith("_gptune_half")}
-    assert half >= {"silu", "scale", "hardswish"}
-    assert not half & {"square", "cube", "half_square"}
+    assert half >= {"silu", "scale", "hardswish", "six_times", "divided"}
+    assert not half & {"square", "cube", "half_square", "inverse"}
     # ONNX's own evaluator rounds each value to fp16, which ONNX Runtime on a CPU does not.
     with np.errstate(all="ignore"):
         rounded = ReferenceEvaluator(model).run(None, {"x": x})
