@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Set
 from dataclasses import dataclass, replace
 
@@ -38,17 +39,27 @@ def with_finals(report: TuningReport, contest: Contest) -> TuningReport:
         if record.key in result.failures:
             error = result.failures[record.key]
             status = error.status if isinstance(error, RouteFailureError) else "inaccurate"
-            records.append(replace(record, status=status, error=str(error), latency=None, speedup=None))
+            records.append(
+                replace(
+                    record,
+                    status=status,
+                    error=str(error),
+                    latency=None,
+                    speedup=None,
+                    speedup_interval=None,
+                )
+            )
         elif contest.standing(record.key):
-            speedup = None
-            if contest.standing(default):
-                speedup = 1 / result.ratio(record.key, default).value
+            ratio = result.ratio(default, record.key) if contest.standing(default) else None
             records.append(
                 replace(
                     record,
                     latency=finals_latency(result, record.key),
                     builds=1 + result.builds(record.key),
-                    speedup=speedup,
+                    speedup=None if ratio is None else ratio.value,
+                    speedup_interval=None
+                    if ratio is None or record.key == default or math.isinf(ratio.high)
+                    else (ratio.low, ratio.high),
                 )
             )
         else:

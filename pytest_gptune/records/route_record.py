@@ -78,6 +78,8 @@ class RouteRecord:
         graph_missing: whether it has no graph where its backend would replay one.
         error: why it did not pass, in the words shown to the user.
         device_memory_bytes: what the engine holds of a device's memory, by ``weights`` and ``context``.
+        speedup: the default's latency over this one's, of the finals where both were in them.
+        speedup_interval: its 95 % interval over builds; None where it is not of the finals.
         wall_s: seconds the route took in all.
     """
 
@@ -103,6 +105,7 @@ class RouteRecord:
     graph: bool = False
     graph_missing: bool = False
     speedup: float | None = None
+    speedup_interval: tuple[float, float] | None = None
     error: str = ""
     wall_s: float = 0.0
 
@@ -126,7 +129,14 @@ class RouteRecord:
         losses = {name: float(value) for name, value in record.losses.items()}
         needed = None if record.needed_epsilon is None else float(record.needed_epsilon)
         warnings = tuple(record.warnings)
-        record = replace(record, losses=losses, needed_epsilon=needed, warnings=warnings)
+        ends = record.speedup_interval
+        record = replace(
+            record,
+            losses=losses,
+            needed_epsilon=needed,
+            warnings=warnings,
+            speedup_interval=None if ends is None else (float(ends[0]), float(ends[1])),
+        )
         if isinstance(record.latency, Mapping):
             latency = Latency(**record.latency)
             low_high = latency.interval

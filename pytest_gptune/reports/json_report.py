@@ -100,6 +100,7 @@ def _route(record: RouteRecord) -> dict[str, Any]:
             "warnings": list(latency.warnings),
         },
         "speedup": record.speedup,
+        "speedup_interval": None if record.speedup_interval is None else list(record.speedup_interval),
         "build_seconds": record.build_seconds,
         "builds": record.builds,
         "engine_digest": record.engine_digest,

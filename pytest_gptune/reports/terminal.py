@@ -29,6 +29,9 @@ _WIDE = 100
 # Below this width routes have no column of their own either: their figures stand on the line below.
 _NARROW = 72
 
+# Half an interval of the winner's speedup wider than this share of it is shown.
+_UNCERTAIN = 0.02
+
 _OUTCOME_STYLE = {"pass": "bold green", "fail": "bold red", "ambiguous": "bold yellow"}
 
 
@@ -277,7 +280,15 @@ def _winner_text(report: TuningReport) -> str:
         return "winner:  none"
     is_default = winner.key == report.spec.default_key
     speedup = f", {winner.speedup:.2f}x the default's speed" if winner.speedup and not is_default else ""
-    return f"winner:  {winner.id}{speedup}"
+    return f"winner:  {winner.id}{speedup}{_uncertain(winner) if speedup else ''}"
+
+
+def _uncertain(winner: RouteRecord) -> str:
+    """The interval of its speedup where that is wide: between such ends the figure itself says little."""
+    if winner.speedup is None or winner.speedup_interval is None:
+        return ""
+    low, high = winner.speedup_interval
+    return f" ({low:.2f}x to {high:.2f}x)" if (high - low) / 2 > _UNCERTAIN * winner.speedup else ""
 
 
 def _alone_command(report: TuningReport) -> str:

@@ -157,6 +157,7 @@ def records(draw: st.DrawFn) -> RouteRecord:
         engine_bytes=draw(st.none() | st.integers(0, 2**40)),
         graph=draw(st.booleans()),
         speedup=draw(st.none() | FLOATS),
+        speedup_interval=draw(st.none() | st.tuples(FLOATS, FLOATS)),
         error=draw(TEXT),
     )
 

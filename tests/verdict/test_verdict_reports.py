@@ -206,6 +206,18 @@ class TestJson:
         speedups = {route["id"]: route["speedup"] for route in run.test["routes"]}
         assert speedups["first=on"] == pytest.approx(2.0, rel=1e-2)
         assert speedups["default"] == 1.0
+        intervals = {route["id"]: route["speedup_interval"] for route in run.test["routes"]}
+        low, high = intervals["first=on"]
+        assert 1.9 < low <= speedups["first=on"] <= high < 2.1
+        assert intervals["default"] is None
+
+    def test_the_winners_speedup_shows_how_uncertain_it_is(self, steady: SteadyProject) -> None:
+        steady.set(latency_us={"-first=on": 90}, builds={"-first=on": [0.9, 1.1]})
+        run = steady.run("--gptune-search=full", "-o", "gptune_final_builds=4")
+        winner = next(route for route in run.test["routes"] if route["id"] == run.test["winner"])
+        low, high = winner["speedup_interval"]
+        assert low < winner["speedup"] / 1.05 < winner["speedup"] * 1.05 < high
+        assert f"{winner['speedup']:.2f}x the default's speed ({low:.2f}x to {high:.2f}x)" in run.text
 
 
 class TestBenchmarkRows:
