@@ -25,6 +25,13 @@ hypothesis.settings.register_profile("short", deadline=None)
 hypothesis.settings.load_profile("short")
 
 
+@pytest.fixture(autouse=True)
+def _not_in_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ``-n 2`` these tests run in workers of pytest-xdist; what they run does not."""
+    for name in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_XDIST_TESTRUNUID"):
+        monkeypatch.delenv(name, raising=False)
+
+
 @pytest.fixture(scope="session")
 def _imported() -> Iterator[None]:
     """Import what cannot be imported twice, or takes long: pytester forgets what an inner run imported."""
