@@ -70,7 +70,8 @@ class FinalsPlan:
         step: pairs of builds that are added when measured again.
         most_builds: pairs of builds when measured again, in all.
         rounds: blocks of each build.
-        rounds_at_hosts_pace: blocks of each build where one of its round keeps the device waiting.
+        rounds_at_hosts_pace: blocks of each build where one of its round keeps the device waiting, and an
+            inference takes no longer than a block.
     """
 
     builds: int = 5
@@ -305,7 +306,13 @@ def _interleave(
                     collected[key].append(engine.sample(plan.block_s, at_most=1_000_000, batch=batch))
 
     measure(plan.rounds)
-    if any(at_hosts_pace(Conditions.of(blocks).enqueue_share) for blocks in collected.values()):
+    if any(_needs_more(blocks, plan) for blocks in collected.values()):
         # All of them, since the least of more blocks is lower.
         measure(plan.rounds_at_hosts_pace - plan.rounds)
     return collected
+
+
+def _needs_more(blocks: Sequence[SampleBlock], plan: FinalsPlan) -> bool:
+    """Whether the host's pauses are in blocks, and those are short against them: no inference outlasts one."""
+    latencies = [latency for block in blocks for latency in block.latencies_s]
+    return at_hosts_pace(Conditions.of(blocks).enqueue_share) and min(latencies) <= plan.block_s

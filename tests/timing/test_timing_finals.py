@@ -141,6 +141,15 @@ def test_where_one_keeps_the_device_waiting_all_have_more_blocks(
         assert all(set(turns[start : start + 2]) == {"a", "b"} for start in range(0, 2 * blocks, 2))
 
 
+def test_an_inference_longer_than_a_block_has_no_more_of_them(stage: Stage) -> None:
+    """Seven more blocks of a second each would take minutes, and the host's bursts are shorter."""
+    slow = stage.contestant(
+        "a", lambda _: itertools.repeat([PLAN.block_s * 1.1]), kind="device_queued", enqueue_share=0.99
+    )
+    result = run_finals([slow], replace(PLAN, rounds_at_hosts_pace=9), rng(), builds=1)
+    assert [len(build) for build in result.blocks["a"]] == [PLAN.rounds]
+
+
 def test_an_undisturbed_block_is_found_late_at_the_hosts_pace(stage: Stage) -> None:
     """Another thread takes half of the host's core, for all blocks of a build but one."""
 
