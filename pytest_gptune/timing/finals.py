@@ -313,6 +313,6 @@ def _interleave(
 
 
 def _needs_more(blocks: Sequence[SampleBlock], plan: FinalsPlan) -> bool:
-    """Whether the host's pauses are in blocks, and those are short against them: no inference outlasts one."""
+    """Whether the host's pauses may outlast blocks: it sets the pace, and no inference outlasts one."""
     latencies = [latency for block in blocks for latency in block.latencies_s]
     return at_hosts_pace(Conditions.of(blocks).enqueue_share) and min(latencies) <= plan.block_s
