@@ -166,15 +166,15 @@ def _agreement(document: dict[str, Any]) -> list[str]:
     known = [item for item in both if item["winner"].get("speedup_interval")]
     if known:
         lines.append(
-            "The verified speedup lies within the 95 % interval of the finals' for "
-            f"{sum(map(_within_interval, known))} of {len(known)}."
+            "The 95 % interval of the finals' speedup and the range of the script's builds overlap for "
+            f"{sum(map(_overlap, known))} of {len(known)}."
         )
     return ["", *lines]
 
 
-def _within_interval(item: dict[str, Any]) -> bool:
+def _overlap(item: dict[str, Any]) -> bool:
     low, high = item["winner"]["speedup_interval"]
-    return bool(low <= item["verified"]["speedup"] <= high)
+    return bool(low <= max(item["verified"]["builds"]) and min(item["verified"]["builds"]) <= high)
 
 
 def _at_hosts_pace(route: dict[str, Any]) -> bool:
