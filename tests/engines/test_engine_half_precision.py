@@ -166,12 +166,22 @@ def test_a_weight_beyond_fp16_is_clamped_and_judged_by_its_loss() -> None:
     [
         ("Mul", [[1e5]], False),
         ("Mul", [[1e-6]], False),
+        ("Mul", [[1e-6, 1.0]], False),
         ("Mul", [[0.0]], True),
-        ("Mul", [[6e4]], True),
-        ("Div", [[1e-6]], False),
+        ("Mul", [[10.0]], True),
+        ("Mul", [[11.0]], False),
+        ("Div", [[1e-4]], False),
+        ("Div", [[0.125]], True),
+        ("Div", [[1e5]], False),
         ("Add", [[1e5]], False),
-        ("Add", [[1e-6]], True),
+        ("Add", [[1e-6]], False),
+        ("Add", [[1e-6, 1.0]], True),
+        ("Clip", [[0.0], [6.0]], True),
         ("Clip", [[0.0], [3.4e38]], True),
+        ("Clip", [[-3.4e38], [6.0]], True),
+        ("Clip", [[1e-7], [6.0]], False),
+        ("Clip", [[0.0], [1 - 1e-7]], False),
+        ("Clip", [[1e5], [2e5]], False),
         ("BatchNormalization", [[1e4], [0.0], [100.0], [1e8]], False),
         ("BatchNormalization", [[1e-2], [0.0], [0.0], [1e-6]], False),
         ("BatchNormalization", [[1.0], [0.0], [0.0], [4.0]], True),
@@ -202,8 +212,27 @@ def test_a_constant_beyond_fp16_keeps_a_follower_in_float32(
     assert follower.output[0].endswith("_gptune_half") == follows
     with np.errstate(all="ignore"):
         (rounded,) = ReferenceEvaluator(model).run(None, {"x": x})
-    if np.abs(exact).max() < np.finfo(np.float16).max or not follows:
-        np.testing.assert_allclose(rounded, exact, rtol=5e-3, atol=1e-3)
+    np.testing.assert_allclose(rounded, exact, rtol=5e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("limits", "follows"), [((0.0, 6.0), True), ((0.0, 3.4e38), True), ((1e-7, 6.0), False)]
+)
+def test_limits_of_a_clip_may_be_attributes(limits: tuple[float, float], follows: bool) -> None:
+    """Before opset 11; what is clipped at 3.4e38 is a Relu, and no small factor."""
+    low, high = limits
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node("Clip", ["c"], ["clipped"], name="clip", min=low, max=high),
+        helper.make_node("Mul", ["c", "clipped"], ["y"], name="product"),
+    ]
+    values = (FLOAT, [1, 1, 2, 2])
+    weight = {"w": np.full((1, 1, 1, 1), 100, np.float32)}
+    model = models.build(nodes, {"x": values}, {"y": values}, weight, opset=10)
+    to_fp16(model, [0])
+    half = {node.name for node in model.graph.node if node.output[0].endswith("_gptune_half")}
+    assert ("clip" in half) == follows
+    assert ("product" in half) == (follows and high == 6.0)
 
 
 def test_gates_follow_and_squares_do_not() -> None:
@@ -219,18 +248,26 @@ def test_gates_follow_and_squares_do_not() -> None:
         helper.make_node("Mul", ["c", "c6"], ["six_times"], name="six_times"),
         helper.make_node("Div", ["six_times", "six"], ["divided"], name="divided"),
         helper.make_node("Div", ["six", "c3"], ["inverse"], name="inverse"),
+        helper.make_node("Clip", ["c", "zero", "largest"], ["clipped"]),
+        helper.make_node("Mul", ["c", "clipped"], ["relu_square"], name="relu_square"),
+        helper.make_node("Mul", ["s", "six"], ["s6"], name="s6"),
+        helper.make_node("Mul", ["s6", "six"], ["s36"], name="s36"),
+        helper.make_node("Mul", ["c", "s36"], ["large_gate"], name="large_gate"),
         helper.make_node("Mul", ["c", "c"], ["squared"], name="square"),
         helper.make_node("Mul", ["squared", "c"], ["cubed"], name="cube"),
         helper.make_node("Clip", ["c", "zero"], ["relu"]),
         helper.make_node("Mul", ["c", "relu"], ["half_square"], name="half_square"),
     ]
-    constants = {"three": 3.0, "zero": 0.0, "six": 6.0, "sixth": 1 / 6}
+    constants = {"three": 3.0, "zero": 0.0, "six": 6.0, "sixth": 1 / 6, "largest": 3.4e38}
     model = models.build(
         nodes,
         {"x": (FLOAT, [1, 1, 2, 2])},
         {
             name: (FLOAT, [1, 1, 2, 2])
-            for name in ("silu", "hardswish", "divided", "inverse", "squared", "cubed", "half_square")
+            for name in (
+                *("silu", "hardswish", "divided", "inverse", "squared", "cubed", "half_square"),
+                *("relu_square", "large_gate"),
+            )
         },
         {"w": np.full((1, 1, 1, 1), 100, np.float32), **{k: np.float32(v) for k, v in constants.items()}},
     )
@@ -238,8 +275,8 @@ def test_gates_follow_and_squares_do_not() -> None:
     exact = run(model, x=x)
     to_fp16(model, [0])
     half = {node.name for node in model.graph.node if node.output[0].endswith("_gptune_half")}
-    assert half >= {"silu", "scale", "hardswish", "six_times", "divided"}
-    assert not half & {"square", "cube", "half_square", "inverse"}
+    assert half >= {"silu", "scale", "hardswish", "six_times", "divided", "s6", "s36"}
+    assert not half & {"square", "cube", "half_square", "inverse", "relu_square", "large_gate"}
     # ONNX's own evaluator rounds each value to fp16, which ONNX Runtime on a CPU does not.
     with np.errstate(all="ignore"):
         rounded = ReferenceEvaluator(model).run(None, {"x": x})
