@@ -113,8 +113,7 @@ class Contest:
     def _round(self, keys: list[str]) -> None:
         """One build of each contestant that has not failed, measured now or taken from an earlier run."""
         keys = [key for key in keys if key not in self.result.failures]
-        context = f"{self.purpose} {getattr(self.reference_backend, 'python', '')}"
-        signature = signature_of({key: self.requests[key] for key in keys}, context)
+        signature = self._signature(keys)
         earlier = self.journal.take(signature) if self.journal is not None else None
         if earlier is not None and set(earlier.blocks) == set(keys):
             for key in keys:
@@ -206,6 +205,12 @@ class Contest:
             self.not_inspected = error.what
             raise
         self.builds[key][-1] = replace(self.builds[key][-1], layer_times=times)
+
+    def _signature(self, keys: Sequence[str]) -> str:
+        """Of a round; one that was measured otherwise does not go with it, however many there are to be."""
+        one_round = replace(self.plan, builds=1, step=1, most_builds=1)
+        context = f"{self.purpose} {getattr(self.reference_backend, 'python', '')} {one_round}"
+        return signature_of({key: self.requests[key] for key in keys}, context)
 
     def _expected(self, keys: Sequence[str]) -> list[BuildRequest]:
         """Builds to get ready for, in random order; none where some contestant is loaded, or built elsewhere.

@@ -13,8 +13,10 @@ judged by quantiles over all blocks.
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Literal
@@ -22,7 +24,7 @@ from typing import Literal
 from pytest_gptune.engines.base import Engine, LatencyKind, SampleBlock
 from pytest_gptune.errors import GptuneError
 from pytest_gptune.timing.protocol import batch_for, warm_up
-from pytest_gptune.timing.stability import Conditions, at_hosts_pace
+from pytest_gptune.timing.stability import Conditions, enqueue_bound
 from pytest_gptune.timing.statistics import (
     Ratio,
     Statistic,
@@ -62,7 +64,7 @@ class Contestant:
 
 @dataclass(frozen=True)
 class FinalsPlan:
-    """How long finals take: ``builds`` times ``rounds`` blocks of ``block_s`` for each contestant.
+    """How long finals take: ``builds`` times ``rounds`` blocks of ``block_s`` for each contestant, or more.
 
     Attributes:
         head_s: discarded at the start of every block.
@@ -70,17 +72,17 @@ class FinalsPlan:
         step: pairs of builds that are added when measured again.
         most_builds: pairs of builds when measured again, in all.
         rounds: blocks of each build.
-        rounds_at_hosts_pace: blocks of each build where one of its round keeps the device waiting, and an
-            inference takes no longer than a block.
+        waiting_s: what the blocks of a build and their heads take at least where an engine of its round keeps
+            the device waiting.
     """
 
     builds: int = 5
     step: int = 3
     most_builds: int = 25
     rounds: int = 3
-    rounds_at_hosts_pace: int = 10
     block_s: float = 0.05
     head_s: float = 0.012
+    waiting_s: float = 0.6
     warmup_s: float = 0.03
     most_warmup_s: float = 0.5
 
@@ -306,13 +308,20 @@ def _interleave(
                     collected[key].append(engine.sample(plan.block_s, at_most=1_000_000, batch=batch))
 
     measure(plan.rounds)
-    if any(_needs_more(blocks, plan) for blocks in collected.values()):
-        # All of them, since the least of more blocks is lower.
-        measure(plan.rounds_at_hosts_pace - plan.rounds)
+    # All have the same number, since the least of more blocks is lower.
+    measure(_rounds(collected.values(), plan) - plan.rounds)
     return collected
 
 
-def _needs_more(blocks: Sequence[SampleBlock], plan: FinalsPlan) -> bool:
-    """Whether the host's pauses may outlast blocks: it sets the pace, and no inference outlasts one."""
-    latencies = [latency for block in blocks for latency in block.latencies_s]
-    return at_hosts_pace(Conditions.of(blocks).enqueue_share) and min(latencies) <= plan.block_s
+def _rounds(collected: Collection[Sequence[SampleBlock]], plan: FinalsPlan) -> int:
+    """Blocks of each build: where an engine keeps the device waiting, enough to outlast the host's bursts."""
+    if not any(map(_keeps_waiting, collected)):
+        return plan.rounds
+    slowest = max(min(latency for block in blocks for latency in block.latencies_s) for blocks in collected)
+    turn_s = max(plan.head_s, slowest) + max(plan.block_s, slowest)
+    return max(plan.rounds, math.ceil(plan.waiting_s / turn_s))
+
+
+def _keeps_waiting(blocks: Sequence[SampleBlock]) -> bool:
+    shares = [block.enqueue_share for block in blocks if block.enqueue_share is not None]
+    return bool(shares) and enqueue_bound(statistics.median(shares))

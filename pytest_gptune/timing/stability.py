@@ -25,8 +25,8 @@ _BOUND_FROM = 0.8
 _CLOCK_MOVES = 0.02
 
 
-def at_hosts_pace(enqueue_share: float | None) -> bool:
-    """Whether the device waits for the host: that its enqueue time is most of the latency."""
+def enqueue_bound(enqueue_share: float | None) -> bool:
+    """Whether the device waits for the host, which takes most of the latency to enqueue."""
     return enqueue_share is not None and enqueue_share > _BOUND_FROM
 
 
@@ -79,7 +79,7 @@ class Conditions:
             interval: its confidence interval, in seconds.
         """
         found = []
-        if at_hosts_pace(self.enqueue_share):
+        if enqueue_bound(self.enqueue_share):
             found.append(
                 f"{ENQUEUE_BOUND}: the host needs {self.enqueue_share:.0%} of the device's time to enqueue"
             )

@@ -1,4 +1,4 @@
-"""What a round of finals is got ready for."""
+"""What a round of finals is got ready for, and which round of an earlier run it may be."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from pytest_gptune.timing.finals import FinalsPlan
 REQUESTS = {key: BuildRequest("m.onnx", "a" * 64, ((key, "on"),), fresh=True) for key in ("-a", "-b", "-c")}
 
 
-def contest(**more: Any) -> Contest:
+def contest(plan: FinalsPlan | None = None, **more: Any) -> Contest:
     nothing = cast(Any, object())
-    return Contest(
-        nothing, nothing, nothing, nothing, FinalsPlan(), {**REQUESTS, **more.pop("also", {})}, **more
-    )
+    requests = {**REQUESTS, **more.pop("also", {})}
+    return Contest(nothing, nothing, nothing, nothing, plan or FinalsPlan(), requests, **more)
 
 
 def test_all_builds_of_a_round_are_expected_in_random_order() -> None:
@@ -45,3 +44,18 @@ def test_none_is_expected_where_one_of_them_cannot_be(more: dict[str, Any]) -> N
 def test_a_reference_that_the_same_backend_builds_is_expected() -> None:
     made = contest(also={REFERENCE: REQUESTS["-a"]})
     assert len(made._expected(list(made.requests))) == 4
+
+
+@pytest.mark.parametrize(
+    ("plan", "same"),
+    [
+        (FinalsPlan(builds=9, step=1, most_builds=90), True),
+        (FinalsPlan(rounds=4), False),
+        (FinalsPlan(waiting_s=0.1), False),
+        (FinalsPlan(block_s=0.1), False),
+    ],
+)
+def test_a_round_of_other_blocks_is_another(plan: FinalsPlan, same: bool) -> None:
+    """More of them would have a lower least one; how many rounds there are to be does not matter."""
+    keys = list(REQUESTS)
+    assert (contest(plan)._signature(keys) == contest()._signature(keys)) == same

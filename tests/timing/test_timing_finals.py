@@ -129,7 +129,7 @@ def test_each_round_gives_each_a_block_in_random_order(stage: Stage) -> None:
 def test_where_one_keeps_the_device_waiting_all_have_more_blocks(
     stage: Stage, enqueue_share: float | None, blocks: int
 ) -> None:
-    plan = replace(PLAN, rounds_at_hosts_pace=9)
+    plan = replace(PLAN, waiting_s=8.5 * (PLAN.block_s + PLAN.head_s))
     contestants = [
         stage.contestant("a", kind="device_queued", enqueue_share=enqueue_share),
         stage.contestant("b", kind="device_queued", enqueue_share=0.05),
@@ -141,13 +141,17 @@ def test_where_one_keeps_the_device_waiting_all_have_more_blocks(
         assert all(set(turns[start : start + 2]) == {"a", "b"} for start in range(0, 2 * blocks, 2))
 
 
-def test_an_inference_longer_than_a_block_has_no_more_of_them(stage: Stage) -> None:
-    """Seven more blocks of a second each would take minutes, and the host's bursts are shorter."""
-    slow = stage.contestant(
-        "a", lambda _: itertools.repeat([PLAN.block_s * 1.1]), kind="device_queued", enqueue_share=0.99
-    )
-    result = run_finals([slow], replace(PLAN, rounds_at_hosts_pace=9), rng(), builds=1)
-    assert [len(build) for build in result.blocks["a"]] == [PLAN.rounds]
+@pytest.mark.parametrize(("beside_s", "blocks"), [(0.001, 9), (0.06, 5), (1.0, 4)])
+def test_long_inferences_have_fewer_blocks_in_the_same_time(
+    stage: Stage, beside_s: float, blocks: int
+) -> None:
+    """Seven more blocks of a second each would take minutes. A single hiccup is no long inference."""
+    plan = replace(PLAN, waiting_s=0.51)
+    hiccup = [[0.001]] * 3 + [[0.001, 0.2]] * 40
+    waiting = stage.contestant("a", lambda _: hiccup, kind="device_queued", enqueue_share=0.99)
+    beside = stage.contestant("b", lambda _: itertools.repeat([beside_s]), kind="device_queued")
+    result = run_finals([waiting, beside], plan, rng(), builds=1)
+    assert [len(build) for key in "ab" for build in result.blocks[key]] == [blocks] * 2
 
 
 def test_an_undisturbed_block_is_found_late_at_the_hosts_pace(stage: Stage) -> None:
