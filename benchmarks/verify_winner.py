@@ -180,7 +180,7 @@ def serve(pipe, *whose):
 
 
 def quietest(blocks, quantile):
-    """That of the block with the least: other work of the host comes in bursts, longer than a block."""
+    """The least, over blocks, of a block's quantile: other work of the host comes in bursts."""
     return float(min(np.quantile(block, quantile) for block in blocks))
 
 

@@ -4,14 +4,14 @@
     python benchmarks/workloads.py
     python benchmarks/workloads.py --only magika --output build/magika
     python benchmarks/workloads.py --provider cuda --search mixed --budget 25
-    python benchmarks/workloads.py --verify-again docs/results/workloads-cpu.json --output build/again
+    python benchmarks/workloads.py --verify-again docs/results/workloads-cpu.json --only deepcut
     python benchmarks/workloads.py --provider cuda --join A.json --join B.json
 
 Each workload is a test in a project of its own: pytest makes the golden with the reference backend, then
 searches. The winner is measured again by ``verify_winner.py``, which shares no code with the plugin. Writes
 OUTPUT.json and OUTPUT.md; workloads measured before stay in them with ``--only``. With ``--verify-again`` the
-winners of an earlier output are measured again and nothing is searched; with ``--join`` nothing is measured:
-the workloads of several outputs become one table.
+winners of an earlier output are measured again, in place or into OUTPUT, and nothing is searched; with
+``--join`` nothing is measured: the workloads of several outputs become one table.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import contextlib
 import json
 import os
 import platform
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -30,6 +29,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from device_name import gpu_of_this_machine
 from workload_table import NO_FAILURE, row, table
 
 HERE = Path(__file__).resolve().parent
@@ -96,19 +96,35 @@ def run_workload(name: str, given: argparse.Namespace) -> dict[str, Any]:
         return result
 
 
-def verify_again(item: dict[str, Any], given: argparse.Namespace) -> dict[str, Any]:
-    """The figures of a workload that was tuned earlier, with its winner measured again."""
+def verify_again(path: Path, given: argparse.Namespace) -> None:
+    """Measure the winners of an earlier output again, and write it anew, in place or into ``--output``."""
+    document = json.loads(path.read_text())
+    given.provider, given.threads = document["provider"], document["threads"]
+    given.groups = document.get("groups", "--groups" in document["command"].split())
+    output = given.output or path.with_suffix("")
+    for item in document["workloads"]:
+        if item["name"] in (given.only or [item["name"]]) and item.get("winner"):
+            verified = _verified_again(item, given)
+            item["verified"] = {**verified, "command": _command(), "date": time.strftime("%Y-%m-%d")}
+            print(row(item), flush=True)
+            _write(output, document, document["workloads"])
+
+
+def _verified_again(item: dict[str, Any], given: argparse.Namespace) -> dict[str, Any]:
     from workload_models import workload
 
-    if not item.get("winner"):
-        return item
+    from pytest_gptune.engines.onnx_model import inspect_model
+
     described = workload(item["name"])
+    if inspect_model(described.path).sha256 != item["sha256"]:
+        return {"error": ["the model is not the one that was tuned"]}
     with tempfile.TemporaryDirectory() as folder:
         project = _project(described.name, Path(folder), given)
-        _pytest(given, project, "--gptune-update-goldens")
-        golden = next(project.rglob("*.golden.npz"))
-        verified = _verify(described, item, golden, project, given)
-    return {**item, "verified": {**verified, "command": _command()}}
+        made = _pytest(given, project, "--gptune-update-goldens")
+        golden = next(project.rglob("*.golden.npz"), None)
+        if golden is None:
+            return {"error": [line for line in f"{made.stdout}\n{made.stderr}".splitlines() if line][-40:]}
+        return _verify(described, item, golden, project, given)
 
 
 def _project(name: str, project: Path, given: argparse.Namespace) -> Path:
@@ -260,7 +276,7 @@ def main() -> None:
         "--verify-again", type=Path, metavar="JSON", help="measure the winners of an earlier output, no more"
     )
     parser.add_argument("--packages", type=Path, default=ROOT / "build" / "workloads")
-    parser.add_argument("--output", type=Path, help="default docs/results/workloads-PROVIDER")
+    parser.add_argument("--output", type=Path, help="without suffix; default docs/results/workloads-PROVIDER")
     given = parser.parse_args()
     given.packages = given.packages.resolve()
     output = given.output or ROOT / "docs" / "results" / f"workloads-{given.provider}"
@@ -276,6 +292,9 @@ def main() -> None:
         workloads = [found[known.name] for known in WORKLOADS if known.name in found]
         _write(output, {**joined[0], "command": commands, "note": given.note}, workloads)
         return
+    if given.verify_again:
+        verify_again(given.verify_again, given)
+        return
     runtime = "onnxruntime" if given.provider == "cpu" else "onnxruntime-gpu"
     document: dict[str, Any] = {
         "benchmark": "workloads",
@@ -283,6 +302,7 @@ def main() -> None:
         "date": time.strftime("%Y-%m-%d"),
         "provider": given.provider,
         "threads": given.threads,
+        "groups": given.groups,
         "note": given.note,
         "machine": {"device": cpu_model(), "cores": usable_cores(), "system": platform.platform()},
         "versions": {
@@ -291,25 +311,16 @@ def main() -> None:
             "numpy": version("numpy"),
         },
     }
-    if gpu := _gpu():
-        document["machine"]["gpu"] = gpu
+    document["machine"] |= gpu_of_this_machine()
     results: dict[str, Any] = {}
     if given.only and output.with_suffix(".json").is_file():
         earlier = json.loads(output.with_suffix(".json").read_text())
         results = {item["name"]: item for item in earlier["workloads"]}
         document["command"] = earlier["command"]
-    tuned = {}
-    if given.verify_again:
-        tuned = {item["name"]: item for item in json.loads(given.verify_again.read_text())["workloads"]}
     for item in WORKLOADS:
         if item.name not in (given.only or [item.name]) or given.provider not in item.providers:
             continue
-        if item.name in tuned:
-            result = verify_again(tuned[item.name], given)
-        elif given.verify_again:
-            continue
-        else:
-            result = run_workload(item.name, given)
+        result = run_workload(item.name, given)
         results[item.name] = result
         print(row(result), flush=True)
         # After each, so that what was measured stays when a later one is interrupted.
@@ -325,14 +336,6 @@ def _write(output: Path, document: dict[str, Any], workloads: list[dict[str, Any
 
 def _command() -> str:
     return " ".join(["python", "benchmarks/workloads.py", *sys.argv[1:]])
-
-
-def _gpu() -> str | None:
-    if not shutil.which("nvidia-smi"):
-        return None
-    command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.stdout.strip().splitlines()[0] if done.stdout.strip() else None
 
 
 if __name__ == "__main__":

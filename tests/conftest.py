@@ -84,6 +84,6 @@ def project(
     _imported: None, _model: tuple[Path, bytes], pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> Project:
     """A project with ``model.onnx`` and no test yet; what the outer run was given does not reach it."""
-    for name in ("PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "XDG_CACHE_HOME"):
+    for name in ("PYTEST_ADDOPTS", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     return Project(pytester, *_model)

@@ -10,6 +10,7 @@ from pytest_gptune.engines.base import RouteFailureError
 from pytest_gptune.plugin.contest import Contest
 from pytest_gptune.plugin.figures import finals_latency
 from pytest_gptune.reports.tuning_report import TuningReport
+from pytest_gptune.timing.statistics import Ratio
 from pytest_gptune.verdict import CO_WINNER, choose_winner, confidence_among, shares
 
 # How often the finals are prolonged to make sure of a faster route.
@@ -57,15 +58,18 @@ def with_finals(report: TuningReport, contest: Contest) -> TuningReport:
                     latency=finals_latency(result, record.key),
                     builds=1 + result.builds(record.key),
                     speedup=None if ratio is None else ratio.value,
-                    speedup_interval=None
-                    if ratio is None or record.key == default or math.isinf(ratio.high)
-                    else (ratio.low, ratio.high),
+                    speedup_interval=None if record.key == default else _bounds(ratio),
                 )
             )
         else:
             records.append(record)
     finalists = tuple(r.key for r in records if contest.standing(r.key))
     return replace(report, routes=tuple(records), finalists=finalists)
+
+
+def _bounds(ratio: Ratio | None) -> tuple[float, float] | None:
+    """The ends of its interval; None where a single build has none."""
+    return None if ratio is None or math.isinf(ratio.high) else (ratio.low, ratio.high)
 
 
 def find_winner(

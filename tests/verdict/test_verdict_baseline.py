@@ -314,6 +314,7 @@ class TestPlainData:
     def test_a_route_record(self) -> None:
         latency = Latency(1.0, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 7, (0.9, 1.1), "narrow", "p25", "host_wall")
         record = RouteRecord("a", "-a=b", "-a=b", 1, "passed", losses={"y": 0.5}, latency=latency)
+        record = replace(record, speedup=1.5, speedup_interval=(1.25, 2.0))
         assert RouteRecord.from_plain(json.loads(json.dumps(record.as_plain()))) == record
         bare = RouteRecord("a", "-a=b", "-a=b", 1, "rejected", error="no")
         assert RouteRecord.from_plain(json.loads(json.dumps(bare.as_plain()))) == bare

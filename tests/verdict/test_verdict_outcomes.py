@@ -368,6 +368,8 @@ class TestInaccurate:
         )
         run = steady.run("--gptune-search=fast")
         assert run.statuses["first=on"] == "inaccurate"
+        (row,) = [route for route in run.test["routes"] if route["id"] == "first=on"]
+        assert row["latency"] is row["speedup"] is row["speedup_interval"] is None
         assert (run.code, run.said) == (1, ("fail", "slower"))
         assert run.test["winner"] == "default"
         assert run.verdict["ratio"] == pytest.approx(230 / 180, rel=1e-2)
