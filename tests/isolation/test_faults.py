@@ -71,7 +71,8 @@ def test_failures_in_the_middle_of_a_search(faulty_project, isolation):
 @pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["alone", "n2"])
 def test_all_failures_in_the_middle_of_a_search(faulty_project, workers, when):
     deeds = [d for d in DEEDS if when == "build" or d not in ("wrong", "nan", "missing")]
-    outcome = faulty_project.run(expression(deeds, when), *workers)
+    # What others take of two cores is in a route's time too.
+    outcome = faulty_project.run(expression(deeds, when), *workers, timeout_s=12)
     assert_right(outcome, deeds)
     assert outcome.code == 0, outcome.output
     assert outcome.test["winner"] == "faulty:spin=2"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import time
@@ -180,6 +181,18 @@ def test_a_request_that_times_out_kills_the_worker(tmp_path):
             timeout_s=0,
         )
     assert not psutil.pid_exists(pid)
+
+
+@pytest.mark.parametrize(
+    ("left_s", "of_s", "limit"),
+    [(0, 6.0, "6 s, of which 0 s were left,"), (0.01, 0.0101, "0.0101 s"), (0.01, None, "0.01 s")],
+)
+def test_a_timeout_names_the_limit_and_what_was_left_of_it(left_s, of_s, limit):
+    """What a build took of a route's time is not there for its first run."""
+    worker = WorkerProcess(sys.path)
+    header = {"op": "environment", "backend": "onnxruntime", "options": {}}
+    with pytest.raises(EngineTimeoutError, match=f"no answer within {re.escape(limit)} while the engine was"):
+        worker.call(header, timeout_s=left_s, of_s=of_s)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

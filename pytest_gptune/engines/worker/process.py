@@ -123,8 +123,15 @@ class WorkerProcess:
         arrays: messages.Arrays | None = None,
         *,
         timeout_s: float | None = None,
+        of_s: float | None = None,
     ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Send a request and wait for its answer; this process sleeps meanwhile.
+
+        Args:
+            header: says what is asked.
+            arrays: what goes with it.
+            timeout_s: how long to wait, None without end.
+            of_s: what that is the rest of, for the message.
 
         Raises:
             EngineTimeoutError: no answer within ``timeout_s``; the worker and its children are killed.
@@ -133,10 +140,10 @@ class WorkerProcess:
         """
         what = str(header.get("op"))
         try:
-            answer, out = self._exchange(header, arrays, what, timeout_s)
+            answer, out = self._exchange(header, arrays, what, timeout_s, of_s)
             if (size := answer.get("pending")) is not None:
                 block = self._arena.reserve(size)
-                answer, out = self._exchange({"op": "fetch", "block": block}, None, what, timeout_s)
+                answer, out = self._exchange({"op": "fetch", "block": block}, None, what, timeout_s, of_s)
             return answer, out
         except (EOFError, OSError):
             raise self._obituary(what) from None
@@ -148,7 +155,12 @@ class WorkerProcess:
             raise
 
     def _exchange(
-        self, header: Mapping[str, Any], arrays: messages.Arrays | None, what: str, timeout_s: float | None
+        self,
+        header: Mapping[str, Any],
+        arrays: messages.Arrays | None,
+        what: str,
+        timeout_s: float | None,
+        of_s: float | None,
     ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """One message there and one back."""
         shared = None
@@ -159,7 +171,7 @@ class WorkerProcess:
         if timeout_s is not None and not self._connection.poll(timeout_s):
             self.kill()
             raise EngineTimeoutError(
-                f"no answer within {timeout_s:.3g} s while the engine was asked to {what}",
+                f"no answer within {_limit(timeout_s, of_s)} while the engine was asked to {what}",
                 mend="give it more time with --gptune-route-timeout",
                 log=self._log.tail(),
             )
@@ -313,3 +325,10 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def _limit(timeout_s: float, of_s: float | None) -> str:
+    """How long was waited, and of what that was the rest where little of it was left."""
+    if of_s is None or timeout_s > 0.95 * of_s:
+        return f"{of_s or timeout_s:.3g} s"
+    return f"{of_s:.3g} s, of which {timeout_s:.2g} s were left,"

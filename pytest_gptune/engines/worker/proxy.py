@@ -137,7 +137,7 @@ class WorkerBackend:
             try:
                 worker.mark_log()
                 left_s = max(deadline - time.monotonic(), 0.0)
-                result, _ = self.call(worker, header, arrays, timeout_s=left_s)
+                result, _ = self.call(worker, header, arrays, timeout_s=left_s, of_s=self._timeout_s)
             except BaseException:
                 self._end_if_leaving(worker)
                 raise
@@ -169,10 +169,11 @@ class WorkerBackend:
         arrays: Mapping[str, np.ndarray] | None = None,
         *,
         timeout_s: float,
+        of_s: float | None = None,
     ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Ask a worker, and raise what it answers with."""
         whose = {"backend": self.name, "factory": self._factory}
-        answer, out = worker.call({**header, **whose}, arrays, timeout_s=timeout_s)
+        answer, out = worker.call({**header, **whose}, arrays, timeout_s=timeout_s, of_s=of_s)
         if "error" in answer:
             error = failure_from_plain(answer["error"], worker.log_tail())
             # A process in which memory ran out or a device failed is not trusted with a further route.
@@ -264,7 +265,7 @@ class WorkerEngine:
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """One inference in the worker, within what is left of the route's time."""
         left = max(self._deadline - time.monotonic(), 0.0)
-        return self._call({"op": "run"}, inputs, left)[1]
+        return self._call({"op": "run"}, inputs, left, of_s=self._timeout_s)[1]
 
     def load(self, inputs: Mapping[str, np.ndarray]) -> None:
         """Put the inputs into the worker."""
@@ -298,13 +299,17 @@ class WorkerEngine:
             self._backend.release(self._worker)
 
     def _call(
-        self, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None, timeout_s: float
+        self,
+        header: Mapping[str, Any],
+        arrays: Mapping[str, np.ndarray] | None,
+        timeout_s: float,
+        of_s: float | None = None,
     ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         if self._worker.ended:  # one that died by itself says of what
             raise EngineFailedError("the worker that held the engine has died")
         ready = None if arrays is None else sendable(arrays)
         return self._backend.call(
-            self._worker, {**header, "engine": self._number}, ready, timeout_s=timeout_s
+            self._worker, {**header, "engine": self._number}, ready, timeout_s=timeout_s, of_s=of_s
         )
 
 
