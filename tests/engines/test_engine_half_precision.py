@@ -176,6 +176,8 @@ def test_a_weight_beyond_fp16_is_clamped_and_judged_by_its_loss() -> None:
         ("Add", [[1e5]], False),
         ("Add", [[1e-6]], False),
         ("Add", [[1e-6, 1.0]], True),
+        ("Add", [[-np.inf, 0.0]], True),
+        ("Add", [[-3.4e38, 0.0]], False),
         ("Clip", [[0.0], [6.0]], True),
         ("Clip", [[0.0], [3.4e38]], True),
         ("Clip", [[-3.4e38], [6.0]], True),

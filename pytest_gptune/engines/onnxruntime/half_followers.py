@@ -122,7 +122,9 @@ class _Follower:
                 or (self.operator == "BatchNormalization" and index == _VARIANCE)
             )
             small = (sizes > 0) & (sizes < limits.smallest_normal)
-            if (sizes > limits.max).any() or (counts and small.any()):
+            # Infinity stays what it is: in a mask, or around what is pooled.
+            clamped = np.isfinite(sizes) & (sizes > limits.max)
+            if clamped.any() or (counts and small.any()):
                 return False
         return True
 

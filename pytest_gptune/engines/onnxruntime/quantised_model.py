@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 # Part of every digest: another number whenever the same nodes would be quantised otherwise.
-_METHODS = {INT8: "1", FP16: "fp16 4"}
+_METHODS = {INT8: "1", FP16: "fp16 5"}
 # Protobuf's limit, less what quantisation adds.
 _MOST_BYTES = 2**31 - 2**26
 # The oldest go first; a search of 16 routes over a model of 100 MB stays.
