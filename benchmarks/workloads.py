@@ -317,6 +317,7 @@ def main() -> None:
         earlier = json.loads(output.with_suffix(".json").read_text())
         results = {item["name"]: item for item in earlier["workloads"]}
         document["command"] = earlier["command"]
+        document["note"] = given.note or earlier.get("note", "")
     for item in WORKLOADS:
         if item.name not in (given.only or [item.name]) or given.provider not in item.providers:
             continue
