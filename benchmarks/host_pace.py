@@ -4,8 +4,8 @@
     python benchmarks/host_pace.py captcha_detection --packages build/workloads --processes 10
 
 Where a GPU waits for the host, latency is the host's pace. Each process builds the default engine of a
-workload and times blocks of 50 ms in a row, then blocks after a pause, as engines that
-are measured in turns have them. Prints JSON: the median of every block, in ms.
+workload and times blocks of 50 ms in a row, then blocks after a pause, as engines that are measured in turns
+have them. Prints JSON: the median of every block, in ms.
 """
 
 from __future__ import annotations
