@@ -11,6 +11,8 @@ import collections
 import itertools
 import json
 import multiprocessing
+import os
+import random
 import statistics
 import time
 
@@ -122,9 +124,12 @@ class Engine:
     def __init__(self, path, route, given):
         self.path, self.route, self.given = path, route, given
         self.feed, self.stream, self.take = dict(np.load(given.inputs)), None, None
+        self.cores = sorted(os.sched_getaffinity(0))
 
     def ask(self, what):
         if what == "time":
+            if self.stream is not None:  # a core is slow for seconds where others use its sibling
+                os.sched_setaffinity(0, {random.choice(self.cores)})
             return self.take()
         if self.given.provider == "cuda" and self.stream is None:
             import torch

@@ -236,8 +236,6 @@ def _verify(
     np.savez(inputs, **load_golden(golden).cases[0].inputs)
     command = [sys.executable, str(HERE / "verify_winner.py"), str(described.path), tuned.model, str(inputs)]
     command += ["--provider", given.provider, f"--default={threads}"]
-    if given.provider == "cuda":
-        command += ["--builds", "5"]
     changed = [f"{k}={v}" for k, v in tuned.route if f"{k}={v}" not in default.split()]
     command.append(f"--route={' '.join([threads, *changed])}")
     done = _run(command, given.timeout)

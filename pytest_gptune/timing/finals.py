@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 import random
-import statistics
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ from typing import Literal
 from pytest_gptune.engines.base import Engine, LatencyKind, SampleBlock
 from pytest_gptune.errors import GptuneError
 from pytest_gptune.timing.protocol import batch_for, warm_up
-from pytest_gptune.timing.stability import Conditions, enqueue_bound
+from pytest_gptune.timing.stability import Conditions, keeps_waiting
 from pytest_gptune.timing.statistics import (
     Ratio,
     Statistic,
@@ -315,13 +314,8 @@ def _interleave(
 
 def _rounds(collected: Collection[Sequence[SampleBlock]], plan: FinalsPlan) -> int:
     """Blocks of each build: where an engine keeps the device waiting, enough to outlast the host's bursts."""
-    if not any(map(_keeps_waiting, collected)):
+    if not any(map(keeps_waiting, collected)):
         return plan.rounds
     slowest = max(min(latency for block in blocks for latency in block.latencies_s) for blocks in collected)
     turn_s = max(plan.head_s, slowest) + max(plan.block_s, slowest)
     return max(plan.rounds, math.ceil(plan.waiting_s / turn_s))
-
-
-def _keeps_waiting(blocks: Sequence[SampleBlock]) -> bool:
-    shares = [block.enqueue_share for block in blocks if block.enqueue_share is not None]
-    return bool(shares) and enqueue_bound(statistics.median(shares))

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_gptune.engines.base import SampleBlock
+from pytest_gptune.engines.host_pace import enqueue_bound
 
 # Half an interval wider than this share of the latency is worth a word.
 _WIDE = 0.02
@@ -19,15 +20,12 @@ _BUSY = 0.10
 ENQUEUE_BOUND = "enqueue-bound"
 """How a warning begins that says so."""
 
-# trtexec warns from this share on: the device waits for the host.
-_BOUND_FROM = 0.8
-
 _CLOCK_MOVES = 0.02
 
 
-def enqueue_bound(enqueue_share: float | None) -> bool:
-    """Whether the device waits for the host, which takes most of the latency to enqueue."""
-    return enqueue_share is not None and enqueue_share > _BOUND_FROM
+def keeps_waiting(blocks: Sequence[SampleBlock]) -> bool:
+    """Whether the engine of these blocks keeps the device waiting: its latency is the host's pace."""
+    return enqueue_bound(_median([block.enqueue_share for block in blocks]))
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,7 +28,7 @@ from pytest_gptune.engines.base import (
     EngineInfo,
     EngineOutOfMemoryError,
 )
-from pytest_gptune.engines.cuda import CudaError, Device, Stream
+from pytest_gptune.engines.cuda import CudaError, Device, Stream, sampling
 from pytest_gptune.engines.onnxruntime.cuda_engine import CudaSessionEngine
 
 INFO = EngineInfo("digest", "device_queued", 0.1)
@@ -308,6 +309,44 @@ class Noting(Wrapped):
         if self.broken:
             raise RuntimeError("it broke")
         self._session.run_with_iobinding(io, options)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system pins no threads")
+@pytest.mark.parametrize(("host_s", "moves"), [(1.2e-3, True), (1e-4, False)])
+def test_an_engine_that_keeps_the_device_waiting_moves_from_core_to_core(
+    make: Make, fake: FakeRuntime, fused: Path, monkeypatch: pytest.MonkeyPatch, host_s: float, moves: bool
+) -> None:
+    """In each block that follows one in which the host was too slow, and not for longer."""
+    monkeypatch.setattr(sampling, "time", SimpleNamespace(perf_counter=fake.perf_counter))
+    usable = {0, 1, 2}
+    cores = set(usable)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(cores))
+
+    def pin(pid: int, to: set[int]) -> None:
+        cores.clear()
+        cores.update(to)
+
+    monkeypatch.setattr(os, "sched_setaffinity", pin)
+    ran_on: list[set[int]] = []
+
+    class OnCores(Wrapped):
+        def run_with_iobinding(self, io: Any, options: Any) -> None:
+            fake.kernel(1e-3, host_s)
+            ran_on.append(set(cores))
+            self._session.run_with_iobinding(io, options)
+
+    engine = make(fused, wrap=OnCores)
+    engine.load({"x": np.ones((4, 64), np.float32)})
+    engine.sample(0.005, 3)
+    assert ran_on[-1] == usable
+    seen = []
+    for _ in range(3):
+        ran_on.clear()
+        engine.sample(0.005, 3)
+        assert all(block == ran_on[0] for block in ran_on)
+        seen.append(ran_on[0])
+    assert sorted(seen, key=sorted) == ([{0}, {1}, {2}] if moves else [usable] * 3)
+    assert cores == usable
 
 
 def test_the_last_run_before_a_session_goes_is_one_that_waits(

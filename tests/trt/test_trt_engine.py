@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -388,6 +389,23 @@ def test_samples_of_a_slowed_device_are_dropped_within_limits(
     assert clocks.readings == blocks
     assert block.conditions == conditions
     assert block.sm_clock_hz == (1e9 if conditions else 2e9)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system pins no threads")
+def test_an_engine_that_keeps_the_device_waiting_moves_from_core_to_core(
+    build: Build, mlp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pinned: list[set[int]] = []
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cores: pinned.append(set(cores)))
+    engine = build(mlp)
+    engine.load({"x": X})
+    loaded: Any = engine._loaded
+    for _ in range(2):
+        loaded._cores.saw(0.97)
+        engine.sample(0.0, 1)
+    assert sorted(pinned[::2], key=sorted) == [{0}, {1}]
+    assert pinned[1::2] == [{0, 1}, {0, 1}]
 
 
 def test_a_sample_is_of_many_runs_unless_the_cache_is_emptied_before(build: Build, mlp: Path) -> None:

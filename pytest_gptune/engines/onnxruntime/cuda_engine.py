@@ -29,6 +29,7 @@ from pytest_gptune.engines.cuda import (
     launches_for,
     sample_queued,
 )
+from pytest_gptune.engines.host_pace import CoreTurns
 from pytest_gptune.engines.onnxruntime.session import check_names, failed, is_of_another_shape
 from pytest_gptune.engines.onnxruntime.tensors import element_type_of, from_ort_value, to_ort_value
 from pytest_gptune.errors import GptuneError
@@ -138,6 +139,7 @@ class CudaSessionEngine:
         self._transfers: Transfers | None = None
         self._with_transfers = transfers
         self._clocks = Clocks(device)
+        self._cores = CoreTurns()
 
     @property
     def info(self) -> EngineInfo:
@@ -185,7 +187,7 @@ class CudaSessionEngine:
             raise EngineFailedError("sample() before load(): no inputs are bound")
         self._device.make_current()
         readings: list[ClockReading] = []
-        with _failures():
+        with _failures(), self._cores.turn():
             samples = sample_queued(
                 self._stream,
                 self._enqueue(self._loaded),
@@ -195,6 +197,7 @@ class CudaSessionEngine:
                 flush=self._flush,
                 observe=lambda: readings.append(self._clocks.read()),
             )
+        self._cores.saw(samples.enqueue_share)
         reading = readings[0]
         return SampleBlock(
             samples.latencies_s,

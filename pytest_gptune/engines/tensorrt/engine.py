@@ -25,6 +25,7 @@ from pytest_gptune.engines.cuda import (
     launches_for,
     sample_queued,
 )
+from pytest_gptune.engines.host_pace import CoreTurns
 from pytest_gptune.engines.tensorrt.bindings import Bindings, engine_tensors
 from pytest_gptune.engines.tensorrt.build_log import given
 from pytest_gptune.engines.tensorrt.builder import Target
@@ -69,6 +70,7 @@ class LoadedEngine:
         self._captures = False
         self._flush = L2Flush(device, self._stream) if target.options.l2_flush else None
         self._clocks = Clocks(device)
+        self._cores = CoreTurns()
         self._transfers: Transfers | None = None
         self._inputs: Mapping[str, np.ndarray] | None = None
         self._placed = False
@@ -203,15 +205,17 @@ class LoadedEngine:
 
     def _block(self, enqueue: Callable[[], object], seconds: float, at_most: int, batch: int) -> SampleBlock:
         readings: list[ClockReading] = []
-        samples = sample_queued(
-            self._stream,
-            enqueue,
-            seconds,
-            at_most,
-            batch,
-            flush=self._flush,
-            observe=lambda: readings.append(self._clocks.read()),
-        )
+        with self._cores.turn():
+            samples = sample_queued(
+                self._stream,
+                enqueue,
+                seconds,
+                at_most,
+                batch,
+                flush=self._flush,
+                observe=lambda: readings.append(self._clocks.read()),
+            )
+        self._cores.saw(samples.enqueue_share)
         self._latency_s = min(samples.latencies_s)
         return SampleBlock(
             samples.latencies_s,
