@@ -210,7 +210,7 @@ def main():
     for _ in range(given.builds):
         on_cpu = default.ask("build")
         winner.ask("build")
-        blocks = [(default.ask("time"), winner.ask("time")) for _ in range(10)]
+        blocks = [(default.ask("time"), winner.ask("time")) for _ in range(20 if on_device else 10)]
         pair = [quietest(samples, 0.5 if on_device else 0.1) for samples in zip(*blocks, strict=True)]
         latencies.append(pair)
         ratios.append(pair[0] / pair[1])

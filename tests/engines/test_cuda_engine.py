@@ -29,6 +29,7 @@ from pytest_gptune.engines.base import (
     EngineOutOfMemoryError,
 )
 from pytest_gptune.engines.cuda import CudaError, Device, Stream, sampling
+from pytest_gptune.engines.host_pace import CoreTurns
 from pytest_gptune.engines.onnxruntime.cuda_engine import CudaSessionEngine
 
 INFO = EngineInfo("digest", "device_queued", 0.1)
@@ -303,9 +304,16 @@ class Noting(Wrapped):
         self.asked: list[tuple[str, str]] = []
         self.broken = False
 
+    @staticmethod
+    def _entry(options: Any, key: str) -> str:
+        try:
+            return str(options.get_run_config_entry(key))
+        except RuntimeError:
+            return "not told"
+
     def run_with_iobinding(self, io: Any, options: Any) -> None:
         keys = "gpu_graph_id", "disable_synchronize_execution_providers"
-        self.asked.append((options.get_run_config_entry(keys[0]), options.get_run_config_entry(keys[1])))
+        self.asked.append((self._entry(options, keys[0]), self._entry(options, keys[1])))
         if self.broken:
             raise RuntimeError("it broke")
         self._session.run_with_iobinding(io, options)
@@ -336,9 +344,11 @@ def test_an_engine_that_keeps_the_device_waiting_moves_from_core_to_core(
             self._session.run_with_iobinding(io, options)
 
     engine = make(fused, wrap=OnCores)
+    engine._cores = CoreTurns(lambda: 1e-4)
     engine.load({"x": np.ones((4, 64), np.float32)})
     engine.sample(0.005, 3)
     assert ran_on[-1] == usable
+    engine.sample(0.005, 3)  # all are asked before the first of these blocks
     seen = []
     for _ in range(3):
         ran_on.clear()
@@ -347,6 +357,22 @@ def test_an_engine_that_keeps_the_device_waiting_moves_from_core_to_core(
         seen.append(ran_on[0])
     assert sorted(seen, key=sorted) == ([{0}, {1}, {2}] if moves else [usable] * 3)
     assert cores == usable
+
+
+def test_a_session_without_graphs_is_run_as_an_application_does(make: Make, fused: Path) -> None:
+    """To be told that there is no graph makes it enqueue faster than where nothing is said."""
+    sessions: list[Noting] = []
+
+    def noting(session: Any) -> Noting:
+        sessions.append(Noting(session))
+        return sessions[-1]
+
+    x = np.ones((4, 64), np.float32)
+    engine = make(fused, wrap=noting)
+    engine.run({"x": x})
+    engine.load({"x": x})
+    engine.sample(0.001, 3)
+    assert {graph for graph, _ in sessions[0].asked} == {"not told"}
 
 
 def test_the_last_run_before_a_session_goes_is_one_that_waits(
@@ -364,9 +390,9 @@ def test_the_last_run_before_a_session_goes_is_one_that_waits(
     engine.load({"x": x})
     engine.sample(0.001, 3)
     asked = sessions[0].asked
-    assert asked[-1] == ("-1", "1")
+    assert asked[-1] == ("not told", "1")
     engine.close()
-    assert asked[-1] == ("-1", "0")
+    assert asked[-1] == ("not told", "0")
     runs = len(asked)
     engine.close()
     assert len(asked) == runs

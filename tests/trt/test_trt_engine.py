@@ -21,6 +21,7 @@ from pytest_gptune.engines.base import (
     ShapeRange,
 )
 from pytest_gptune.engines.cuda import ClockReading
+from pytest_gptune.engines.host_pace import CoreTurns
 from pytest_gptune.engines.tensorrt import TensorRtBackend
 from pytest_gptune.engines.tensorrt.bindings import make_output_allocator
 from pytest_gptune.engines.worker import WorkerBackend
@@ -401,11 +402,13 @@ def test_an_engine_that_keeps_the_device_waiting_moves_from_core_to_core(
     engine = build(mlp)
     engine.load({"x": X})
     loaded: Any = engine._loaded
-    for _ in range(2):
+    loaded._cores = CoreTurns(lambda: 1e-4)
+    for _ in range(3):
         loaded._cores.saw(0.97)
         engine.sample(0.0, 1)
-    assert sorted(pinned[::2], key=sorted) == [{0}, {1}]
-    assert pinned[1::2] == [{0, 1}, {0, 1}]
+    # Both were asked before the first block, and one before each of the others.
+    assert sorted(pinned[4::2], key=sorted) == [{0}, {1}]
+    assert pinned[3::2] == [{0, 1}] * 3
 
 
 def test_a_sample_is_of_many_runs_unless_the_cache_is_emptied_before(build: Build, mlp: Path) -> None:

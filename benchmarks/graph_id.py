@@ -1,0 +1,113 @@
+"""What a run option about CUDA graphs costs a session that has none.
+
+    python benchmarks/graph_id.py squeezenet
+    python benchmarks/graph_id.py captcha_detection --packages build/workloads --processes 3
+
+A session of a workload's default route is run with ``gpu_graph_id=-1`` and without it, in turns, from every
+core in random order. Prints JSON: for each process what the host takes to enqueue one inference either way,
+in ms, medians of the four quietest cores; and the ratio of the least of them, without over with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+HERE = Path(__file__).resolve().parent
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("name", help="a workload's")
+    parser.add_argument("--provider", default="cuda", help="ONNX Runtime's, default cuda")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--packages", type=Path, default=HERE.parent / "build" / "workloads")
+    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    sys.path[:0] = [str(HERE), str(given.packages)]
+    if given.one:
+        print(json.dumps(one_process(given.name, given.provider)))
+        return
+    import onnxruntime
+    from device_name import gpu_of_this_machine
+
+    from pytest_gptune.engines.machine import cpu_model, usable_cores
+
+    processes = []
+    for _ in range(given.processes):
+        command = [sys.executable, __file__, "--one", *sys.argv[1:]]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        processes.append(json.loads(done.stdout))
+    result = {
+        "benchmark": "graph_id",
+        "command": " ".join(["python", "benchmarks/graph_id.py", *sys.argv[1:]]),
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": {"device": cpu_model(), "cores": usable_cores(), **gpu_of_this_machine()},
+        "versions": {"onnxruntime": onnxruntime.__version__, "Python": sys.version.split()[0]},
+        "model": given.name,
+        "processes_ms": processes,
+        "without_over_with": [min(found["without"]) / min(found["with"]) for found in processes],
+    }
+    print(json.dumps(result, indent=1))
+
+
+def one_process(name: str, provider: str) -> dict[str, list[float]]:
+    """Medians on the four quietest cores, in ms per inference."""
+    import verify_winner
+    from workload_models import workload
+
+    described = workload(name)
+    stream = None
+    if provider == "cuda":
+        import torch
+
+        stream = torch.cuda.Stream()
+    threads = min(4, len(os.sched_getaffinity(0)))
+    session = verify_winner.build(
+        str(described.path), f"-ort:intra_op_num_threads={threads}", provider, stream
+    )
+    floats = {item.name for item in session.get_inputs() if item.type == "tensor(float)"}
+    first = next(iter(described.inputs(described.path)))
+    feed = {key: np.asarray(value, np.float32 if key in floats else None) for key, value in first.items()}
+    binding, _ = verify_winner.bind(session, feed)
+    no_wait = {"disable_synchronize_execution_providers": "1"}
+    options = {
+        "with": verify_winner.run_options(**no_wait, gpu_graph_id="-1"),
+        "without": verify_winner.run_options(**no_wait),
+    }
+
+    def enqueue_ms(how: Any, runs: int = 30) -> float:
+        taken = []
+        for _ in range(runs):
+            begin = time.perf_counter()
+            session.run_with_iobinding(binding, how)
+            taken.append(time.perf_counter() - begin)
+        if stream is not None:
+            stream.synchronize()
+        return statistics.median(taken[runs // 3 :]) * 1e3
+
+    for how in options.values():
+        enqueue_ms(how)
+    found: dict[str, list[float]] = {kind: [] for kind in options}
+    cores = sorted(os.sched_getaffinity(0))
+    for core in random.sample(cores, len(cores)):
+        os.sched_setaffinity(0, {core})
+        for kind in random.sample(list(options), len(options)):
+            found[kind].append(round(enqueue_ms(options[kind]), 4))
+    return {kind: sorted(blocks)[:4] for kind, blocks in found.items()}
+
+
+if __name__ == "__main__":
+    main()
