@@ -81,7 +81,7 @@ class FinalsPlan:
     rounds: int = 3
     block_s: float = 0.05
     head_s: float = 0.012
-    waiting_s: float = 0.6
+    waiting_s: float = 1.2
     warmup_s: float = 0.03
     most_warmup_s: float = 0.5
 

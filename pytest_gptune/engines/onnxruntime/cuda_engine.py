@@ -450,8 +450,8 @@ class CudaSessionEngine:
         import onnxruntime as ort
 
         options = ort.RunOptions()
-        # Only where there are graphs, as an application does: told -1, a session without them enqueues 6 to 8 %
-        # faster (ONNX Runtime 1.31.1, benchmarks/graph_id.py).
+        # Only where there are graphs, as an application does: told -1, a session without them enqueues 6 to
+        # 8 % faster (ONNX Runtime 1.31.1, benchmarks/graph_id.py).
         if self._info.graph:
             options.add_run_config_entry(_GRAPH_ID, str(graph_id))
         options.add_run_config_entry(_NO_WAIT, "0" if wait else "1")
