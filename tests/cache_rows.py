@@ -62,6 +62,7 @@ def record(
     *,
     spread: float | None = 0.01,
     kind: str = "host_wall",
+    warnings: tuple[str, ...] = (),
     **fields: Any,
 ) -> RouteRecord:
     """A record; ``loss`` is that of output ``y`` or by output, the interval ``spread`` to either side."""
@@ -77,6 +78,7 @@ def record(
             stop_reason="narrow",
             statistic="p25",
             latency_kind=kind,
+            warnings=warnings,
         )
     losses = loss if isinstance(loss, Mapping) else {} if loss is None else {"y": loss}
     needed = None if isinstance(loss, Mapping) or loss is None else loss

@@ -110,6 +110,54 @@ def test_best_without_epsilon_takes_the_tunings(capsys: pytest.CaptureFixture[st
     ]
 
 
+WAITS = ("enqueue-bound: the host needs 97% of the device's time to enqueue",)
+
+
+@pytest.mark.parametrize(
+    ("default", "winner", "said"),
+    [
+        ((), (), None),
+        (("throttled: sw_power_cap",), (), None),
+        (WAITS, (), "the default's is the host's pace, which moves: finals decide"),
+        ((), WAITS, "its latency is the host's pace, which moves: finals decide"),
+        (
+            WAITS,
+            WAITS,
+            "its latency and the default's are the host's pace, which moves: finals decide",
+        ),
+    ],
+)
+def test_a_latency_at_the_hosts_pace_is_told(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    default: tuple[str, ...],
+    winner: tuple[str, ...],
+    said: str | None,
+) -> None:
+    kind = "device_queued"
+    records = [
+        record("", 3e-3, 0, kind=kind, warnings=default),
+        record("-a=1", 2e-3, 0, kind=kind, warnings=winner),
+        record("-b=1", 4e-3, 0, kind=kind),
+        record("-c=1", None, None, "crashed"),
+    ]
+    path = write(tmp_path / "waiting.jsonl", records)
+    lines = run(capsys, "best", path)
+    assert [line.strip() for line in lines[3:]] == ([] if said is None else [said])
+    shown = [line for line in run(capsys, "show", path) if "pace" in line]
+    count = sum(warnings == WAITS for warnings in (default, winner))
+    assert shown == ([f"  {count} of 3 latencies are the host's pace, and move with it"] if count else [])
+
+
+def test_the_pace_is_that_of_the_engine_it_is(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    records = [
+        record("", 3e-3, 0, kind="device_queued", warnings=WAITS, engine_digest="e"),
+        record("-a=1", None, None, "inert", engine_digest="e"),
+    ]
+    lines = run(capsys, "show", write(tmp_path / "inert.jsonl", records))
+    assert "  2 of 2 latencies are the host's pace, and move with it" in lines
+
+
 def test_best_of_none_is_exit_code_1(capsys: pytest.CaptureFixture[str], several: Path) -> None:
     lines = run(capsys, "best", several, code=1)
     assert "  '--gptune-route=-a=1'" in lines, "the tuning that has one is told all the same"

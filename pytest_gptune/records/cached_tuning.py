@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from pytest_gptune.records.tuning_cache import CacheContent, CacheError
 from pytest_gptune.routes import Route, RouteError
+from pytest_gptune.timing.stability import ENQUEUE_BOUND
 
 Epsilon = float | Mapping[str, float]
 """The most loss that passes: one number for every output, or one for each by name."""
@@ -42,6 +43,7 @@ class CachedRoute:
         latency_s: of the first measurement, in seconds; None where it was not timed.
         interval: of the latency, in seconds; over blocks of one build: no variance between builds is in it.
         timed: latency kind, whether a graph was captured, and the case: unequal ones do not compare.
+        at_hosts_pace: the latency is the pace of a host that keeps the device waiting, and moves with it.
     """
 
     route: str
@@ -53,6 +55,7 @@ class CachedRoute:
     latency_s: float | None = None
     interval: tuple[float, float] | None = None
     timed: tuple[str, bool, str] = ("", False, "")
+    at_hosts_pace: bool = False
     engine_digest: str = ""
     error: str = ""
 
@@ -229,6 +232,7 @@ def _with_twins(routes: tuple[CachedRoute, ...]) -> tuple[CachedRoute, ...]:
                 latency_s=twin.latency_s,
                 interval=twin.interval,
                 timed=twin.timed,
+                at_hosts_pace=twin.at_hosts_pace,
             )
         found.append(route)
     return tuple(found)
@@ -260,6 +264,7 @@ def _route(row: Mapping[str, Any], default: Mapping[str, str], epsilon: Epsilon 
         latency_s=latency_s,
         interval=interval if latency_s is not None else None,
         timed=timed,
+        at_hosts_pace=latency_s is not None and _at_hosts_pace(record),
         engine_digest=printable(_word(row, "engine_digest")),
         error=error,
     )
@@ -372,6 +377,13 @@ def _timing(record: Mapping[str, Any]) -> tuple[tuple[str, bool, str], tuple[flo
         record.get("graph") is True,
         _word(record, "timed_case"),
     ), interval
+
+
+def _at_hosts_pace(record: Mapping[str, Any]) -> bool:
+    latency = record.get("latency")
+    warnings = latency.get("warnings") if isinstance(latency, Mapping) else None
+    given = warnings if isinstance(warnings, (list, tuple)) else ()
+    return any(isinstance(text, str) and text.startswith(ENQUEUE_BOUND) for text in given)
 
 
 def _share(loss: float, epsilon: float) -> float:

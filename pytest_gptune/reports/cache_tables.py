@@ -37,6 +37,10 @@ def heading(tuning: CachedTuning) -> list[str]:
     untimed = sum(route.latency_s is not None for route in tuning.routes) - len(tuning.comparable)
     if untimed:
         lines.append(f"  {untimed} timed otherwise (kind, graph or case) and not compared")
+    if waiting := sum(route.at_hosts_pace for route in tuning.comparable):
+        lines.append(
+            f"  {waiting} of {len(tuning.comparable)} latencies are the host's pace, and move with it"
+        )
     return [line for line in lines if line]
 
 
@@ -76,7 +80,15 @@ def best_lines(tuning: CachedTuning, rung: Rung) -> list[str]:
     loss = "-" if winner.loss is None else f"{winner.loss:.2g}"
     speedup = "" if rung.speedup is None else f", {rung.speedup:.2f}x the default's speed"
     figures = f"{_latency(winner)}{speedup}, loss {loss}, one of {rung.eligible} eligible"
-    return [f"  '--gptune-route={winner.route}'", f"  {figures}"]
+    lines = [f"  '--gptune-route={winner.route}'", f"  {figures}"]
+    default = tuning.default
+    waiting = ["its latency"] if winner.at_hosts_pace else []
+    if default is not None and default is not winner and default.at_hosts_pace:
+        waiting.append("the default's")
+    if waiting:
+        verb = "are" if len(waiting) > 1 else "is"
+        lines.append(f"  {' and '.join(waiting)} {verb} the host's pace, which moves: finals decide")
+    return lines
 
 
 def what_if_lines(tuning: CachedTuning, rungs: Sequence[Rung], width: int) -> list[str]:
