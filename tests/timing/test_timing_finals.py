@@ -160,9 +160,9 @@ def test_an_undisturbed_block_is_found_late_at_the_hosts_pace(stage: Stage) -> N
     def script(number: int) -> Iterable[Block]:
         yield [1 * MS]
         yield [1 * MS]
-        for block in range(10):
+        for block in range(20):
             yield [1.5 * MS]  # the head
-            yield [(1 if block == 5 + number else 1.5) * MS] * 5
+            yield [(1 if block == 15 + number else 1.5) * MS] * 5
 
     waiting = stage.contestant("a", script, kind="device_queued", enqueue_share=0.99)
     result = run_finals(
