@@ -356,19 +356,20 @@ def _read(
     if dtype is None:
         raise _DamagedError(f"names the unknown dtype {dtype_name!r}")
     stored = _stored_dtype(dtype)
-    stream = io.BytesIO(archive.read(member))  # to its end, which checks its CRC
+    data = archive.read(member)  # to its end, which checks its CRC
+    stream = io.BytesIO(data)
     if np.lib.format.read_magic(stream) != (1, 0):
         raise _DamagedError("was packed by another program")
     # The header is read alone: NumPy's reader would first allocate whatever size a damaged header claims.
     have_shape, fortran, have = np.lib.format.read_array_header_1_0(stream)
-    rest = stream.getbuffer()[stream.tell() :]
+    rest = memoryview(data)[stream.tell() :]
     wanted = shape if shape is not None else (len(rest),)
     if have != stored or fortran or have_shape != wanted or len(rest) != math.prod(wanted) * stored.itemsize:
         raise _DamagedError(
             f"holds {have} {shape_text(have_shape)} in {member.filename}, "
             f"but lists {dtype_name} {shape_text(wanted)}"
         )
-    array = np.frombuffer(bytes(rest), dtype=stored).astype(stored.newbyteorder("="))
+    array = np.frombuffer(rest, dtype=stored).astype(stored.newbyteorder("="))
     return array.view(dtype).reshape(wanted)
 
 
