@@ -6,8 +6,8 @@ import math
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 
 # trtexec warns from this share on: the device waits for the host.
 _BOUND_FROM = 0.8
@@ -33,14 +33,14 @@ def enqueue_bound(enqueue_share: float | None) -> bool:
 
 
 class CoreTurns:
-    """Lets each block of an engine that keeps the device waiting be enqueued from another, undisturbed core.
+    """Lets each block of an engine that keeps the device waiting start on another core, one that is not slow.
 
-    A core of a shared machine can be slow for seconds, since its sibling thread works for somebody else, and
-    the scheduler leaves the thread that enqueues where it is: all blocks of a build would be slow. On a
-    virtual machine with an H200 half of the cores took 0.15 to 0.21 ms for a loop that took 0.10 to 0.12 ms
-    on the others, and squeezenet's latency was 0.82 and 0.63 ms on them (``benchmarks/host_pace.py``). So a
-    core is asked by such a loop before a block. It may become slow meanwhile; of several blocks the quietest
-    counts.
+    A core of a shared machine is slow for a while when its sibling thread works for somebody else, and the
+    scheduler, which sees nothing of that, leaves the thread that enqueues where it is: all blocks of a build
+    may be slow. On a virtual machine with an H200 a loop took 0.15 to 0.21 ms in half of the blocks and 0.10
+    to 0.12 ms in the others, and squeezenet's latency was 0.82 and 0.63 ms in them
+    (``benchmarks/host_pace.py``). So a core is asked by such a loop before a block. It may become slow
+    meanwhile; of several blocks the quietest counts.
 
     Args:
         loop: seconds of a loop of fixed length on the core that runs it.
@@ -52,21 +52,19 @@ class CoreTurns:
         self._waiting: list[int] = []
         self._share: float | None = None
 
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        """Pins the calling thread to the next core that is not slow, until the block is over.
+    def move(self) -> None:
+        """Moves the calling thread to the next core that is not slow, and lets it go there.
 
+        It is not pinned: where another thread wants that core, the scheduler finds it a better one.
         Does nothing before ``saw`` was told that the host is too slow, with one core, and where the system
-        pins no threads.
+        moves no threads.
         """
         usable = _usable() if enqueue_bound(self._share) else set()
         if len(usable) < 2:
-            yield
             return
         try:
             with suppress(OSError):  # a core that went offline, or a policy: the scheduler's choice will do
-                self._move(usable)
-            yield
+                self._find(usable)
         finally:
             with suppress(OSError):
                 os.sched_setaffinity(0, usable)
@@ -75,15 +73,15 @@ class CoreTurns:
         """Note the share of a block, for the next one."""
         self._share = enqueue_share
 
-    def _move(self, usable: set[int]) -> None:
+    def _find(self, usable: set[int]) -> None:
         asked: dict[int, float] = {}
         least = 1 if math.isfinite(self._fastest_s) else _FIRST_ASKED
-        while len(asked) < min(len(usable), _MOST_ASKED):
+        for number in range(1, min(len(usable), _MOST_ASKED) + 1):
             core = self._next(usable)
             os.sched_setaffinity(0, {core})
             asked[core] = self._loop()
             self._fastest_s = min(self._fastest_s, asked[core])
-            if len(asked) >= least and asked[core] <= _SLOW * self._fastest_s:
+            if number >= least and asked[core] <= _SLOW * self._fastest_s:
                 return
         # All are slow now, or the fast ones were asked before it was known what is fast.
         os.sched_setaffinity(0, {min(asked, key=asked.__getitem__)})

@@ -17,6 +17,7 @@ from pytest_gptune.records.tuning_cache import (
     append_row,
     read_cache,
 )
+from pytest_gptune.timing.protocol import MEASURING
 
 if TYPE_CHECKING:
     from pytest_gptune.plugin.state import State
@@ -117,6 +118,7 @@ class CacheUse:
                 "shapes": dict(spec.shapes),
                 "options": dict(spec.options),
                 "test": spec.test_sha256,
+                "measuring": MEASURING,
             },
             resumed=self.resuming,
         )

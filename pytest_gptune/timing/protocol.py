@@ -1,21 +1,16 @@
-"""The first measurement of each route: warm up by time, sample in blocks, stop when enough is known.
-
-An engine that keeps the device waiting has the pace of the core that enqueues it, and each of its blocks
-another core (``engines.host_pace``): its latency is that of the quietest block, as in the finals.
-"""
+"""The first measurement of each route: warm up by time, sample in blocks, stop when enough is known."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from pytest_gptune.engines.base import Engine, LatencyKind, SampleBlock
 from pytest_gptune.timing.stability import Conditions, keeps_waiting
 from pytest_gptune.timing.statistics import (
-    Ratio,
     Statistic,
     Summary,
     centre,
@@ -25,6 +20,9 @@ from pytest_gptune.timing.statistics import (
     summarise,
 )
 
+MEASURING = 2
+"""How latencies are taken, at first and in the finals; raised where those of before do not compare."""
+
 StopReason = Literal["narrow", "stalled", "hopeless", "budget"]
 
 # Runs that get faster by more than this from one part of the warm-up to the next are not warm.
@@ -32,10 +30,6 @@ _STILL_FALLING = 0.02
 
 # The interval has stopped improving when its half is not below this share of what it was.
 _PROGRESS = 0.9
-
-# Where the host's pace is measured, the two quietest blocks have to differ by no more than this. Those on
-# undisturbed cores do by a few percent, and those on disturbed ones take half as long again.
-_AGREE = 0.02
 
 _SHARE = {"p25": 0.25, "median": 0.5}
 
@@ -52,10 +46,10 @@ class SamplingPlan:
         most_warmup_s: the most time spent until the runs do not get faster any more.
         block_s: a block's statistic is one value of the interval; long against the scheduler's slices.
         min_blocks: the least number of blocks.
-        waiting_blocks: the least number where the engine keeps the device waiting, since half of a shared
-            machine's cores may be slow at a time.
         budget_s: the most time spent on sampling.
         narrow: stop when half the interval is below this share of the latency.
+        waiting_narrow: the same where the engine keeps the device waiting, whose latency differs by more than
+            that from block to block, and from build to build.
         hopeless: stop when the interval lies above the best latency by this factor.
         patience: stop when half the interval has not shrunk by a tenth within so many blocks.
     """
@@ -64,9 +58,9 @@ class SamplingPlan:
     most_warmup_s: float = 1.0
     block_s: float = 0.05
     min_blocks: int = 4
-    waiting_blocks: int = 6
     budget_s: float = 1.0
     narrow: float = 0.005
+    waiting_narrow: float = 0.02
     hopeless: float = 1.5
     patience: int = 8
 
@@ -76,10 +70,8 @@ class Measurement:
     """The latency of one build of one engine; times in seconds.
 
     Attributes:
-        latency_s: the Hodges-Lehmann estimate over the statistics of the blocks; the least of them where the
-            engine keeps the device waiting.
-        interval: of the latency, over blocks; it contains no variance between builds. Of an engine that keeps
-            the device waiting it is from the quietest block to the one after it.
+        latency_s: the Hodges-Lehmann estimate over the statistics of the blocks.
+        interval: of the latency, over blocks; it contains no variance between builds.
         kept: the samples, at most 1,000, evenly decimated.
         warnings: what a reader of the latency has to know, a sentence each.
     """
@@ -148,10 +140,10 @@ def measure(engine: Engine, plan: SamplingPlan, best_s: float | None = None) -> 
         samples += block.latencies_s
         taken.append(block)
         blocks.append(block_statistic(block.latencies_s, statistic))
-        waits = keeps_waiting(taken)
-        estimate = _quietest(blocks) if waits else centre(blocks)
+        estimate = centre(blocks)
         half_widths.append((estimate.high - estimate.low) / 2)
-        stop = _stop(estimate, waits, half_widths, spent, plan, best_s)
+        narrow = plan.waiting_narrow if keeps_waiting(taken) else plan.narrow
+        stop = _stop(blocks, half_widths, spent, replace(plan, narrow=narrow), best_s)
     summary = summarise(samples)
     latency, interval = estimate.value, (estimate.low, estimate.high)
     return Measurement(
@@ -172,32 +164,19 @@ def block_statistic(block: Sequence[float], statistic: Statistic) -> float:
     return quantile(sorted(block), _SHARE[statistic])
 
 
-def _quietest(blocks: Sequence[float]) -> Ratio:
-    """The least of the blocks' statistics, and up to the one after it; (0, inf) for a single block."""
-    if len(blocks) < 2:
-        return centre(blocks)
-    least, second = sorted(blocks)[:2]
-    return Ratio(least, least, second, len(blocks))
-
-
 def _stop(
-    estimate: Ratio,
-    waits: bool,
-    half_widths: list[float],
-    spent: float,
-    plan: SamplingPlan,
-    best_s: float | None,
+    blocks: list[float], half_widths: list[float], spent: float, plan: SamplingPlan, best_s: float | None
 ) -> StopReason | None:
-    blocks, least = len(half_widths), plan.waiting_blocks if waits else plan.min_blocks
-    if blocks >= least:
-        if half_widths[-1] <= (_AGREE / 2 if waits else plan.narrow) * estimate.value:
+    if len(blocks) >= plan.min_blocks:
+        estimate = centre(blocks)
+        if half_widths[-1] <= plan.narrow * estimate.value:
             return "narrow"
         if best_s is not None and estimate.low > plan.hopeless * best_s:
             return "hopeless"
-        if blocks >= least + plan.patience:
+        if len(blocks) >= plan.min_blocks + plan.patience:
             before = half_widths[-1 - plan.patience]
             if half_widths[-1] > _PROGRESS * before:
                 return "stalled"
-    if spent >= plan.budget_s and blocks >= 2:
+    if spent >= plan.budget_s and len(blocks) >= 2:
         return "budget"
     return None

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from planted_project import PlantedProject, statuses
 
+from pytest_gptune.timing.protocol import MEASURING
+
 KNOBS = {f"-{name}": ["off", "on"] for name in "abcde"}
 FACTORS = {"-a=on": 0.8, "-b=on": 0.9, "-c=on": 0.95, "-d=on": 1.2}
 COMMAND = (
@@ -187,12 +189,20 @@ def test_another_search_takes_up_what_it_can(planted: PlantedProject) -> None:
     assert all(again[route] <= 1 for route in fast)
 
 
-def test_rows_of_another_model_are_not_taken_up(planted: PlantedProject) -> None:
+@pytest.mark.parametrize(
+    ("written", "instead", "said"),
+    [
+        ('"epsilon":0.01', '"epsilon":0.02', "accuracy_parameter.epsilon: 0.02 -> 0.01"),
+        (f'"measuring":{MEASURING}', '"measuring":1', f"protocol.measuring: 1 -> {MEASURING}"),
+    ],
+)
+def test_rows_of_other_conditions_are_not_taken_up(
+    planted: PlantedProject, written: str, instead: str, said: str
+) -> None:
     planted.plant(knobs=KNOBS, factors=FACTORS)
     planted.search("--gptune-search=fast", "--gptune-cache=tuning.jsonl")
     path: Path = planted.path / "tuning.jsonl"
-    path.write_text(path.read_text().replace('"epsilon":0.01', '"epsilon":0.02'))
+    path.write_text(path.read_text().replace(written, instead))
     result = planted.run("--gptune-search=fast", "--gptune-cache=tuning.jsonl", "--gptune-continue")
     assert result.ret == 1
-    said = " ".join(result.stdout.str().split())
-    assert "written under other conditions: accuracy_parameter.epsilon: 0.02 -> 0.01" in said
+    assert f"written under other conditions: {said}" in " ".join(result.stdout.str().split())

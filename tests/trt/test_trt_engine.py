@@ -20,7 +20,7 @@ from pytest_gptune.engines.base import (
     EngineOutOfMemoryError,
     ShapeRange,
 )
-from pytest_gptune.engines.cuda import ClockReading
+from pytest_gptune.engines.cuda import ClockReading, DeviceSamples
 from pytest_gptune.engines.host_pace import CoreTurns
 from pytest_gptune.engines.tensorrt import TensorRtBackend
 from pytest_gptune.engines.tensorrt.bindings import make_output_allocator
@@ -392,23 +392,29 @@ def test_samples_of_a_slowed_device_are_dropped_within_limits(
     assert block.sm_clock_hz == (1e9 if conditions else 2e9)
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system pins no threads")
+@pytest.mark.parametrize(("share", "moves"), [(0.97, True), (0.3, False)])
 def test_an_engine_that_keeps_the_device_waiting_moves_from_core_to_core(
-    build: Build, mlp: Path, monkeypatch: pytest.MonkeyPatch
+    build: Build, mlp: Path, monkeypatch: pytest.MonkeyPatch, share: float, moves: bool
 ) -> None:
-    pinned: list[set[int]] = []
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
-    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cores: pinned.append(set(cores)))
+    """Before each block that follows one in which the host was too slow."""
+    asked: list[set[int]] = []
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1}, raising=False)
+    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cores: asked.append(cores), raising=False)
+    monkeypatch.setattr(
+        "pytest_gptune.engines.tensorrt.engine.sample_queued",
+        lambda *args, observe, **options: observe() or DeviceSamples((1e-3,), share * 1e-3),
+    )
     engine = build(mlp)
     engine.load({"x": X})
     loaded: Any = engine._loaded
     loaded._cores = CoreTurns(lambda: 1e-4)
+    engine.sample(0.0, 1)
+    assert asked == []
     for _ in range(3):
-        loaded._cores.saw(0.97)
         engine.sample(0.0, 1)
-    # Both were asked before the first block, and one before each of the others.
-    assert sorted(pinned[4::2], key=sorted) == [{0}, {1}]
-    assert pinned[3::2] == [{0, 1}] * 3
+    # Both were asked before the first of these blocks, and one before each of the others.
+    assert sorted(asked[4::2], key=sorted) == ([{0}, {1}] if moves else [])
+    assert asked[3::2] == ([{0, 1}] * 3 if moves else [])
 
 
 def test_a_sample_is_of_many_runs_unless_the_cache_is_emptied_before(build: Build, mlp: Path) -> None:

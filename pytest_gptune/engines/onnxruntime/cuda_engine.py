@@ -186,8 +186,9 @@ class CudaSessionEngine:
         if self._loaded is None:
             raise EngineFailedError("sample() before load(): no inputs are bound")
         self._device.make_current()
+        self._cores.move()
         readings: list[ClockReading] = []
-        with _failures(), self._cores.turn():
+        with _failures():
             samples = sample_queued(
                 self._stream,
                 self._enqueue(self._loaded),
@@ -446,14 +447,14 @@ class CudaSessionEngine:
         places = zip(names, ask(), strict=False)
         return frozenset(name for name, info in places if info.name.lower() != self._memory)
 
-    def _options(self, graph_id: int, *, wait: bool = False) -> Any:
+    @staticmethod
+    def _options(graph_id: int, *, wait: bool = False) -> Any:
         import onnxruntime as ort
 
         options = ort.RunOptions()
-        # Only where there are graphs, as an application does: told -1, a session without them enqueues 6 to
-        # 8 % faster (ONNX Runtime 1.31.1, benchmarks/graph_id.py).
-        if self._info.graph:
-            options.add_run_config_entry(_GRAPH_ID, str(graph_id))
+        # Told in every run: ONNX Runtime 1.31's InferenceSession looks for it, and where it is not there that
+        # takes an exception of some 30 us (benchmarks/graph_id.py).
+        options.add_run_config_entry(_GRAPH_ID, str(graph_id))
         options.add_run_config_entry(_NO_WAIT, "0" if wait else "1")
         return options
 

@@ -205,16 +205,16 @@ class LoadedEngine:
 
     def _block(self, enqueue: Callable[[], object], seconds: float, at_most: int, batch: int) -> SampleBlock:
         readings: list[ClockReading] = []
-        with self._cores.turn():
-            samples = sample_queued(
-                self._stream,
-                enqueue,
-                seconds,
-                at_most,
-                batch,
-                flush=self._flush,
-                observe=lambda: readings.append(self._clocks.read()),
-            )
+        self._cores.move()
+        samples = sample_queued(
+            self._stream,
+            enqueue,
+            seconds,
+            at_most,
+            batch,
+            flush=self._flush,
+            observe=lambda: readings.append(self._clocks.read()),
+        )
         self._cores.saw(samples.enqueue_share)
         self._latency_s = min(samples.latencies_s)
         return SampleBlock(
