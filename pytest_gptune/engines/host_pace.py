@@ -6,7 +6,7 @@ import math
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 
 # trtexec warns from this share on: the device waits for the host.
@@ -77,7 +77,7 @@ class CoreTurns:
         asked: dict[int, float] = {}
         least = 1 if math.isfinite(self._fastest_s) else _FIRST_ASKED
         for number in range(1, min(len(usable), _MOST_ASKED) + 1):
-            core = self._next(usable)
+            core = self._next(usable, asked)
             os.sched_setaffinity(0, {core})
             asked[core] = self._loop()
             self._fastest_s = min(self._fastest_s, asked[core])
@@ -86,11 +86,12 @@ class CoreTurns:
         # All are slow now, or the fast ones were asked before it was known what is fast.
         os.sched_setaffinity(0, {min(asked, key=asked.__getitem__)})
 
-    def _next(self, usable: set[int]) -> int:
+    def _next(self, usable: set[int], asked: Collection[int]) -> int:
         """Each has its turn before one has another, in an order that nothing else follows."""
         self._waiting = [core for core in self._waiting if core in usable]
         if not self._waiting:
-            self._waiting = random.sample(sorted(usable), len(usable))
+            others = sorted(usable.difference(asked))
+            self._waiting = random.sample(others, len(others))
         return self._waiting.pop()
 
 

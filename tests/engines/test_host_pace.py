@@ -91,6 +91,8 @@ def test_of_very_many_cores_some_are_asked(turns: CoreTurns, thread: Thread) -> 
     thread.asked.clear()
     starts(turns, thread, 20)
     assert len(thread.asked) == 20 * 16
+    for start in range(0, len(thread.asked), 16):
+        assert len(set(thread.asked[start : start + 16])) == 16
 
 
 def test_an_engine_that_keeps_the_device_busy_stays_where_it_is(thread: Thread) -> None:
