@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from pytest_gptune.records.tuning_cache import CacheContent, CacheError
 from pytest_gptune.routes import Route, RouteError
-from pytest_gptune.timing.stability import ENQUEUE_BOUND
+from pytest_gptune.timing.stability import told_enqueue_bound
 
 Epsilon = float | Mapping[str, float]
 """The most loss that passes: one number for every output, or one for each by name."""
@@ -382,8 +382,7 @@ def _timing(record: Mapping[str, Any]) -> tuple[tuple[str, bool, str], tuple[flo
 def _at_hosts_pace(record: Mapping[str, Any]) -> bool:
     latency = record.get("latency")
     warnings = latency.get("warnings") if isinstance(latency, Mapping) else None
-    given = warnings if isinstance(warnings, (list, tuple)) else ()
-    return any(isinstance(text, str) and text.startswith(ENQUEUE_BOUND) for text in given)
+    return isinstance(warnings, (list, tuple)) and told_enqueue_bound(warnings)
 
 
 def _share(loss: float, epsilon: float) -> float:

@@ -7,7 +7,7 @@ from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from typing import Any
 
 from pytest_gptune.timing.protocol import Measurement
-from pytest_gptune.timing.stability import ENQUEUE_BOUND
+from pytest_gptune.timing.stability import told_enqueue_bound
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Latency:
     @property
     def at_hosts_pace(self) -> bool:
         """Whether the host could not enqueue as fast as the device computed."""
-        return any(warning.startswith(ENQUEUE_BOUND) for warning in self.warnings)
+        return told_enqueue_bound(self.warnings)
 
     @classmethod
     def of(cls, measurement: Measurement) -> Latency:

@@ -17,8 +17,7 @@ _WIDE = 0.02
 # Other processes that take less of the cores than this were not seen to move a p25.
 _BUSY = 0.10
 
-ENQUEUE_BOUND = "enqueue-bound"
-"""How a warning begins that says so."""
+_ENQUEUE_BOUND = "enqueue-bound"
 
 _CLOCK_MOVES = 0.02
 
@@ -26,6 +25,11 @@ _CLOCK_MOVES = 0.02
 def keeps_waiting(blocks: Sequence[SampleBlock]) -> bool:
     """Whether the engine of these blocks keeps the device waiting: its latency is the host's pace."""
     return enqueue_bound(_median([block.enqueue_share for block in blocks]))
+
+
+def told_enqueue_bound(warnings: Sequence[object]) -> bool:
+    """Whether the warnings of a latency, as a record or a cache has them, say that it is the host's pace."""
+    return any(isinstance(words, str) and words.startswith(_ENQUEUE_BOUND) for words in warnings)
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,7 @@ class Conditions:
         found = []
         if enqueue_bound(self.enqueue_share):
             found.append(
-                f"{ENQUEUE_BOUND}: the host needs {self.enqueue_share:.0%} of the device's time to enqueue"
+                f"{_ENQUEUE_BOUND}: the host needs {self.enqueue_share:.0%} of the device's time to enqueue"
             )
         half = (interval[1] - interval[0]) / 2 / latency_s if latency_s > 0 else 0.0
         if not math.isfinite(half):
