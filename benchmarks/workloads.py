@@ -11,7 +11,8 @@ Each workload is a test in a project of its own: pytest makes the golden with th
 searches. The winner is measured again by ``verify_winner.py``, which shares no code with the plugin. Writes
 OUTPUT.json and OUTPUT.md; workloads measured before stay in them with ``--only``. With ``--verify-again`` the
 winners of an earlier output are measured again, in place or into OUTPUT, and nothing is searched; with
-``--join`` nothing is measured: the workloads of several outputs become one table.
+``--join`` nothing is measured: the workloads of several outputs become one table. Goldens can be made before,
+several at a time, by ``--projects FOLDER --goldens-only``; then a workload's seconds are without them.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -63,12 +65,12 @@ def run_workload(name: str, given: argparse.Namespace) -> dict[str, Any]:
     from workload_models import workload
 
     described = workload(name)
-    with tempfile.TemporaryDirectory() as folder:
-        project = _project(name, Path(folder), given)
+    with _folder(name, given) as folder:
+        project = _project(name, folder, given)
         report = project / "report.json"
         start = time.perf_counter()
         load = os.getloadavg()[0]
-        made = _pytest(given, project, *_MAKE_GOLDEN)
+        made = _golden_made(given, project)
         search = ["--gptune-search", given.search, f"--gptune-report={report}"]
         if given.budget:
             search.append(f"--gptune-budget={given.budget}")
@@ -96,8 +98,43 @@ def run_workload(name: str, given: argparse.Namespace) -> dict[str, Any]:
         winner = result["winner"]
         if winner and not given.no_verify:
             golden = next(project.rglob("*.golden.npz"))
-            result["verified"] = _verify(described, result, golden, project, given)
+            start = time.perf_counter()
+            verified = _verify(described, result, golden, project, given)
+            result["verified"] = {**verified, "seconds": round(time.perf_counter() - start, 1)}
         return result
+
+
+def make_goldens(given: argparse.Namespace) -> None:
+    """Golden of each workload, into ``--projects``; what a later run finds there it does not make."""
+    from workload_models import WORKLOADS
+
+    for item in WORKLOADS:
+        if item.name in (given.only or [item.name]) and given.provider in item.providers:
+            with _folder(item.name, given) as folder:
+                made = _golden_made(given, _project(item.name, folder, given))
+            print(item.name, *made.stdout.splitlines()[-1:], flush=True)
+
+
+def _folder(name: str, given: argparse.Namespace) -> contextlib.AbstractContextManager[Path]:
+    """Where the project of a workload is: kept in ``--projects``, or for one run."""
+    if given.projects is None:
+        return _temporary()
+    folder = given.projects.resolve() / name
+    folder.mkdir(parents=True, exist_ok=True)
+    return contextlib.nullcontext(folder)
+
+
+@contextlib.contextmanager
+def _temporary() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+def _golden_made(given: argparse.Namespace, project: Path) -> subprocess.CompletedProcess[str]:
+    """The run that made the golden; where the project has one, nothing is run."""
+    if any(project.rglob("*.golden.npz")):
+        return subprocess.CompletedProcess([], 0, "a golden is there", "")
+    return _pytest(given, project, *_MAKE_GOLDEN)
 
 
 def verify_again(path: Path, given: argparse.Namespace) -> None:
@@ -122,9 +159,9 @@ def _verified_again(item: dict[str, Any], given: argparse.Namespace) -> dict[str
     described = workload(item["name"])
     if inspect_model(described.path).sha256 != item["sha256"]:
         return {"error": ["the model is not the one that was tuned"]}
-    with tempfile.TemporaryDirectory() as folder:
-        project = _project(described.name, Path(folder), given)
-        made = _pytest(given, project, *_MAKE_GOLDEN)
+    with _folder(described.name, given) as folder:
+        project = _project(described.name, folder, given)
+        made = _golden_made(given, project)
         golden = next(project.rglob("*.golden.npz"), None)
         if golden is None:
             return {"error": [line for line in f"{made.stdout}\n{made.stderr}".splitlines() if line][-40:]}
@@ -277,6 +314,8 @@ def main() -> None:
     parser.add_argument(
         "--verify-again", type=Path, metavar="JSON", help="measure the winners of an earlier output, no more"
     )
+    parser.add_argument("--projects", type=Path, metavar="FOLDER", help="keep projects and goldens there")
+    parser.add_argument("--goldens-only", action="store_true", help="make those, and search nothing")
     parser.add_argument("--packages", type=Path, default=ROOT / "build" / "workloads")
     parser.add_argument("--output", type=Path, help="without suffix; default docs/results/workloads-PROVIDER")
     given = parser.parse_args()
@@ -293,6 +332,11 @@ def main() -> None:
         commands = "\n    ".join(dict.fromkeys(earlier["command"] for earlier in joined))
         workloads = [found[known.name] for known in WORKLOADS if known.name in found]
         _write(output, {**joined[0], "command": commands, "note": given.note}, workloads)
+        return
+    if given.goldens_only:
+        if given.projects is None:
+            parser.error("--goldens-only needs --projects: where else would they be kept?")
+        make_goldens(given)
         return
     if given.verify_again:
         verify_again(given.verify_again, given)
