@@ -14,6 +14,7 @@ import onnx
 import workload_inputs as inputs
 
 from pytest_gptune.accuracy import Metric
+from pytest_gptune.engines.onnx_model import inspect_model
 from pytest_gptune.engines.onnxruntime.quantise import node_groups, quantisable_nodes
 
 _LIGHT = "backend/test/data/light"
@@ -80,6 +81,17 @@ class Workload:
         if not folders:
             raise SystemExit(f"package {self.package} is not there: see benchmarks/workloads.txt")
         return Path(folders[0]) / self.model
+
+    def cases(self) -> list[dict[str, np.ndarray]]:
+        """Its inputs, floating ones in the model's own type."""
+        wanted = {item.name: item.dtype for item in inspect_model(self.path).inputs}
+        return [
+            {
+                name: np.asarray(value, np.float32 if wanted[name] == "float32" else None)
+                for name, value in case.items()
+            }
+            for case in self.inputs(self.path)
+        ]
 
     def options(self, groups: bool) -> dict[str, Any]:
         """Which nodes are quantised together: all of an operator, or the default groups of neighbours."""

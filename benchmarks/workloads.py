@@ -256,29 +256,17 @@ def _verify(
 ) -> dict[str, Any]:
     """The winner against the default, by the script that knows nothing of the plugin."""
     import numpy as np
+    from workload_winners import script_routes, tuned_request
 
     from pytest_gptune.accuracy import load_golden
-    from pytest_gptune.engines.base import BuildRequest
-    from pytest_gptune.engines.onnx_model import inspect_model
-    from pytest_gptune.engines.onnxruntime.quantised_model import quantised_request
 
-    default, route = result["default"]["route"], result["winner"]["route"]
-    pairs = tuple((name, value) for name, _, value in (token.partition("=") for token in route.split()))
-    request = BuildRequest(
-        str(described.path),
-        inspect_model(described.path).sha256,
-        pairs,
-        options=described.options(given.groups),
-        golden=str(golden),
-    )
-    tuned = quantised_request(request)
-    threads = f"-ort:intra_op_num_threads={given.threads}"
+    options = described.options(given.groups)
+    tuned = tuned_request(described, result["winner"]["route"], options, golden=str(golden))
+    default, winner = script_routes(result["default"]["route"], tuned, given.threads)
     inputs = project / "inputs.npz"
     np.savez(inputs, **load_golden(golden).cases[0].inputs)
     command = [sys.executable, str(HERE / "verify_winner.py"), str(described.path), tuned.model, str(inputs)]
-    command += ["--provider", given.provider, f"--default={threads}"]
-    changed = [f"{k}={v}" for k, v in tuned.route if f"{k}={v}" not in default.split()]
-    command.append(f"--route={' '.join([threads, *changed])}")
+    command += ["--provider", given.provider, f"--default={default}", f"--route={winner}"]
     done = _run(command, given.timeout)
     if done.returncode:
         return {"error": [line for line in _plain(done.stderr).splitlines() if line][-3:]}

@@ -135,6 +135,8 @@ class BuildRequest:
             for it would make the two the same build.
         kept: for ``load`` only: the ``facts`` of the engine when it was kept.
         golden: path of the golden, whose inputs calibrate a route that needs it; empty where there is none.
+        digest: of the engine, where another process has found it out; the backend need not then, so that
+            nothing of that is left behind in the process whose engine is measured.
     """
 
     model: str
@@ -145,6 +147,7 @@ class BuildRequest:
     fresh: bool = False
     kept: Mapping[str, str] = field(default_factory=dict)
     golden: str = ""
+    digest: str | None = None
 
     @property
     def route_text(self) -> str:

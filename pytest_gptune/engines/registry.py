@@ -104,6 +104,16 @@ def process_spent(backend: Backend, options: Mapping[str, Any]) -> str | None:
         return error.what
 
 
+def get_ready(backend: Backend, request: BuildRequest) -> None:
+    """Load what the first engine of this process needs.
+
+    What a backend that has a method ``get_ready(request)`` does: libraries and the device's context, not what
+    belongs to a model, since engines are measured in processes that have done no other work.
+    """
+    ask: Callable[[BuildRequest], None] = getattr(backend, "get_ready", lambda _: None)
+    ask(request)
+
+
 def expecting(backend: Backend, requests: Sequence[BuildRequest]) -> AbstractContextManager[None]:
     """Tell a backend which fresh builds come next, so that it may get ready for all of them at once.
 

@@ -20,7 +20,7 @@ from pytest_gptune.timing.statistics import (
     summarise,
 )
 
-MEASURING = 2
+MEASURING = 3
 """How latencies are taken, at first and in the finals; raised where those of before do not compare."""
 
 StopReason = Literal["narrow", "stalled", "hopeless", "budget"]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import models
 import numpy as np
+import onnxruntime
 import psutil
 import pytest
 
@@ -32,6 +34,29 @@ def test_equal_builds_have_equal_digests(build: Build, fused: Path) -> None:
     assert build(fused, route).info.digest == build(fused, route).info.digest
     assert build(fused, route).info.digest == build(fused, dict(reversed(route.items()))).info.digest
     assert build(fused).info.digest == build(fused, log_severity=4).info.digest
+
+
+def test_a_digest_that_is_told_costs_no_session(fused: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An application makes one, and what another leaves behind would be in the latency."""
+    made, session = [], onnxruntime.InferenceSession
+
+    def counting(*given: object, **named: object) -> object:
+        made.append(given)
+        return session(*given, **named)
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", counting)
+    request = request_for(fused, ONE_THREAD)
+    digest = OnnxRuntimeBackend().engine_digest(request)
+    assert len(made) == 1
+    engine = OnnxRuntimeBackend().build(replace(request, digest=digest))
+    assert len(made) == 2
+    assert engine.info.digest == digest == OnnxRuntimeBackend().build(request).info.digest
+    assert len(made) == 4
+
+
+def test_getting_ready_makes_no_session(fused: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnxruntime, "InferenceSession", None)
+    OnnxRuntimeBackend().get_ready(request_for(fused))
 
 
 def test_other_builds_have_other_digests(build: Build, fused: Path, tmp_path: Path) -> None:

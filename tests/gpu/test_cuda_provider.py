@@ -313,6 +313,26 @@ def test_an_engine_is_as_fast_after_routes_that_slow_their_process_down(
         assert pids[1] != pids[2] == pids[3] == pids[4] != pids[5] == pids[6]
 
 
+def test_engines_measured_in_turns_get_ready_at_once_and_are_the_first_of_their_process(
+    net: Path, caplog: pytest.LogCaptureFixture, backend: OnnxRuntimeBackend
+) -> None:
+    caplog.set_level("INFO")
+    routes: list[tuple[tuple[str, str], ...]] = [(), tuple(GRAPH.items())]
+    sha256 = inspect_model(net).sha256
+    requests = [BuildRequest(str(net), sha256, route, options=CUDA, fresh=True) for route in routes]
+    worker = WorkerBackend("onnxruntime", route_timeout_s=120)
+    try:
+        with worker.expecting(requests):
+            for request in requests:
+                engine = worker.build(request)
+                assert engine.info.digest == backend.engine_digest(request)
+                assert engine.run(image()).keys() == {"logits"}
+                engine.close()
+    finally:
+        worker.close()
+    assert not [message for message in caplog.messages if "did not get ready" in message]
+
+
 def test_sessions_with_an_lstm_are_released_one_after_another(build: Build, tmp_path: Path) -> None:
     """A callback that outlives its session ends the process."""
     rng = np.random.default_rng(0)

@@ -130,17 +130,19 @@ class FaultyBackend:
         return "an engine has spoiled it" if self.spoiled else ""
 
     def engine_digest(self, request):
-        if os.environ.get("FAULTY_DIGEST") == "raise":
+        return f"of process {os.getpid()}" if "FAULTY_DIGEST" in os.environ else None
+
+    def get_ready(self, request):
+        if os.environ.get("FAULTY_READY") == "raise":
             raise AttributeError("nothing known of that")
-        hangs = os.environ.get("FAULTY_DIGEST") == "hang"
-        if log := os.environ.get("FAULTY_DIGEST_LOG"):
+        hangs = os.environ.get("FAULTY_READY") == "hang"
+        if log := os.environ.get("FAULTY_READY_LOG"):
             start = time.monotonic()
             time.sleep(0.0 if hangs else 0.5)
             with Path(log).open("a") as lines:
                 lines.write(f"{os.getpid()} {start} {time.monotonic()} {request.route_text}\n")
         if hangs:
             time.sleep(600)
-        return None  # noqa: RET501
 
     def load(self, request, data):
         raise BuildRejectedError("it keeps no engines")
@@ -158,7 +160,8 @@ class FaultyBackend:
         engine = self._real.build(
             type(request)(request.model, request.model_sha256, (("-ort:intra_op_num_threads", "1"),))
         )
-        return FaultyEngine(engine, deed, when, spin * 100e-6, request.route_text, self)
+        digest = request.digest or request.route_text
+        return FaultyEngine(engine, deed, when, spin * 100e-6, digest, self)
 
     def _built_before(self, request):
         """Whether the route was built before, by any process of the run."""

@@ -135,6 +135,21 @@ def test_an_engine_that_is_loaded_has_a_process_of_its_own_as_well(workers: Work
     assert workers.processes() == {shared}
 
 
+def test_a_digest_is_found_out_in_the_process_that_others_share(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine that is measured in turns is the first of its process, in every respect."""
+    monkeypatch.setenv("FAULTY_DIGEST", "1")
+    shared = workers.pid(FINE)
+    request = replace(workers.request, fresh=True)
+    with workers.backend.expecting([request]):
+        (ready,) = workers.processes() - {shared}
+        engine = workers.backend.build(request)
+    assert pid_of(engine) == ready
+    assert engine.info.digest == f"of process {shared}"
+    assert workers.build(FINE).info.digest == "default"  # not fresh: it is left to the build
+
+
 def test_a_lone_worker_ends_with_its_engine_however_that_ends(workers: Workers) -> None:
     shared = workers.pid(FINE)
     with pytest.raises(BuildRejectedError, match="no implementation"):
@@ -207,7 +222,7 @@ def test_a_worker_that_could_not_get_ready_is_replaced(
 ) -> None:
     caplog.set_level("INFO")
     workers.pid(FINE)
-    monkeypatch.setenv("FAULTY_DIGEST", "raise")
+    monkeypatch.setenv("FAULTY_READY", "raise")
     request = replace(workers.request, route=FINE, fresh=True)
     with workers.backend.expecting([request]):
         (ready,) = workers.processes() - {workers.pid(FINE)}
@@ -229,9 +244,9 @@ def test_ctrl_c_ends_workers_that_get_ready(
     request = replace(workers.request, route=FINE, fresh=True)
     with workers.backend.expecting([request]):
         pass  # it has asked by now whether engines slow their process down
-    monkeypatch.setenv("FAULTY_DIGEST", "hang")
+    monkeypatch.setenv("FAULTY_READY", "hang")
     hanging = tmp_path / "hanging"
-    monkeypatch.setenv("FAULTY_DIGEST_LOG", str(hanging))
+    monkeypatch.setenv("FAULTY_READY_LOG", str(hanging))
 
     def interrupt() -> None:
         while not hanging.exists() or len(hanging.read_text().splitlines()) < 2:
@@ -287,14 +302,14 @@ def test_a_search_measures_all_routes_as_if_each_were_the_first(faulty_project: 
 
 
 def test_the_workers_of_a_round_of_finals_get_ready_side_by_side(faulty_project: Any) -> None:
-    log = faulty_project.folder / "digests.txt"
+    log = faulty_project.folder / "ready.txt"
     out = faulty_project.run(
         "-faulty:spin=[4|2|3]",
         "--gptune-search=full",
         "-o",
         "gptune_final_builds=4",
         FAULTY_SPOILS="1",
-        FAULTY_DIGEST_LOG=str(log),
+        FAULTY_READY_LOG=str(log),
     )
     assert out.test["winner"]
     lines = [line.split(maxsplit=3) for line in log.read_text().splitlines()]

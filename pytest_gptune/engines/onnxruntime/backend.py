@@ -174,10 +174,21 @@ class OnnxRuntimeBackend:
             return None
         return self._streams.spent(cuda_provider.device_of(options))
 
+    def get_ready(self, request: BuildRequest) -> None:
+        """Load ONNX Runtime, the libraries of its provider for CUDA, and the device's context.
+
+        Without a session, however small: an application's is the first one of its process.
+        """
+        import onnxruntime  # noqa: F401
+
+        if _provider(request.options) == knobs.CUDA:
+            cuda_provider.get_ready(request.options)
+            self._streams.of(cuda_provider.device_of(request.options))
+
     def build(self, request: BuildRequest) -> SessionEngine | CudaSessionEngine:
         """Create the session; the build time is that of ``InferenceSession``."""
         request = quantised_request(request)
-        digest = self._engine_digest(request)
+        digest = request.digest or self._engine_digest(request)
         options, effective = _session_options(request)
         return self._engine(
             request, request.model, options, effective, digest, lambda: self._shippable(request), None

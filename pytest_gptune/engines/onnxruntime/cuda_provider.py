@@ -90,6 +90,15 @@ def prepare(options: Mapping[str, Any]) -> dict[str, str]:
     return {"device_id": str(device.index)}
 
 
+def get_ready(options: Mapping[str, Any]) -> None:
+    """Load the provider's library and all that it needs, which a value on the device does."""
+    import numpy as np
+    import onnxruntime as ort
+
+    index = int(prepare(options)["device_id"])
+    ort.OrtValue.ortvalue_from_numpy(np.zeros(1, np.float32), "cuda", index)
+
+
 def environment(options: Mapping[str, Any], software: Mapping[str, Any], tuner_version: str) -> Environment:
     """The device, its driver and libraries, and the machine it is in."""
     import onnxruntime as ort

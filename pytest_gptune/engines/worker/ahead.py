@@ -21,8 +21,8 @@ class WorkersAhead:
 
     Args:
         start: makes a worker.
-        prepare: does in it what a build of the request begins with; what fails is logged, and left to the
-            build, in another worker, to find.
+        prepare: does in it what any build in a process for the request begins with; what fails is logged, and
+            left to the build, in another worker, to find.
     """
 
     def __init__(

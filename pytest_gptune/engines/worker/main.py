@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gptune.engines.base import Backend, BuildRequest, Engine, ModelInfo, ShapeRange, TensorInfo
 from pytest_gptune.engines.failures import failure_of, failure_to_plain
-from pytest_gptune.engines.registry import check_buildable, layer_times, make_backend, process_spent
+from pytest_gptune.engines.registry import (
+    check_buildable,
+    get_ready,
+    layer_times,
+    make_backend,
+    process_spent,
+)
 from pytest_gptune.engines.worker import arena, messages
 
 if TYPE_CHECKING:
@@ -43,6 +49,7 @@ class Server:
             "knobs": self._knobs,
             "family": self._family,
             "spent": self._spent,
+            "get_ready": self._get_ready,
             "build": self._build,
             "digest": self._digest,
             "load_engine": self._load_engine,
@@ -97,6 +104,10 @@ class Server:
 
     def _spent(self, header: Mapping[str, Any], _: Any) -> Answer:
         return {"reason": process_spent(self._backend(header), header["options"])}, None
+
+    def _get_ready(self, header: Mapping[str, Any], _: Any) -> Answer:
+        get_ready(self._backend(header), _request(header["request"]))
+        return {}, None
 
     def _build(self, header: Mapping[str, Any], _: Any) -> Answer:
         backend, request = self._backend(header), _request(header["request"])
@@ -187,6 +198,7 @@ def _request(plain: Mapping[str, Any]) -> BuildRequest:
         plain["fresh"],
         plain["kept"],
         plain["golden"],
+        plain["digest"],
     )
 
 

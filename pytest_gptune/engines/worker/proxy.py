@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_gptune.engines.base import (
@@ -92,17 +93,21 @@ class WorkerBackend:
 
     def engine_digest(self, request: BuildRequest) -> str | None:
         """The digest of the engine before it is built, from the worker of its family."""
-        return self._digest(self._worker(self.process_family(request.route) or ""), request)
+        worker = self._worker(self.process_family(request.route) or "")
+        worker.mark_log()
+        header = {"op": "digest", "request": _request_to_plain(request)}
+        digest = self.call(worker, header, timeout_s=self._timeout_s)[0]["digest"]
+        return None if digest is None else str(digest)
 
     @contextmanager
     def expecting(self, requests: Sequence[BuildRequest]) -> Iterator[None]:
         """Have workers ready for those of the builds that get one each.
 
-        Each finds out the digest of its engine, which a build begins with and which loads the libraries.
-        Where one fails, as by the route's time limit, nothing is got ready any more: builds take their time.
+        Each loads the libraries that a build needs. Where one fails, as by the route's time limit, nothing is
+        got ready any more: builds take their time.
         """
         alone = [request for request in requests if request.fresh and self._wears(request.options)]
-        self._ahead = WorkersAhead(self._start, self._digest)
+        self._ahead = WorkersAhead(self._start, self._get_ready)
         try:
             if self._gets_ready:
                 self._gets_ready = self._ahead.start(alone)
@@ -124,13 +129,15 @@ class WorkerBackend:
         if self._ahead is not None:
             # Of a round that starts anew: they hold memory of the device, and their end takes its time.
             self._ahead.wait_for_ended()
-        family = self.process_family(request.route)
+        family, told = self.process_family(request.route), request
         if request.fresh and self._wears(request.options):
             family = None
+            if operation == "build":
+                told = self._identified(request)
         deadline = time.monotonic() + self._timeout_s
         header = {
             "op": operation,
-            "request": _request_to_plain(request),
+            "request": _request_to_plain(told),
         }
         while True:
             worker = self._worker_alone(request) if family is None else self._worker(family)
@@ -206,11 +213,19 @@ class WorkerBackend:
             worker = self._workers[family] = self._start()
         return worker
 
-    def _digest(self, worker: WorkerProcess, request: BuildRequest) -> str | None:
+    def _identified(self, request: BuildRequest) -> BuildRequest:
+        """The request with the digest of its engine, from the worker that others share.
+
+        To find it out ONNX Runtime makes a session, and lets it go. The next one of that process lies in the
+        holes it leaves, and takes the host longer to run, where an application has one session
+        (``benchmarks/earlier_session.py``).
+        """
+        return replace(request, digest=self.engine_digest(replace(request, fresh=False)))
+
+    def _get_ready(self, worker: WorkerProcess, request: BuildRequest) -> None:
         worker.mark_log()
-        header = {"op": "digest", "request": _request_to_plain(request)}
-        digest = self.call(worker, header, timeout_s=self._timeout_s)[0]["digest"]
-        return None if digest is None else str(digest)
+        header = {"op": "get_ready", "request": _request_to_plain(request)}
+        self.call(worker, header, timeout_s=self._timeout_s)
 
     def _worker_alone(self, request: BuildRequest) -> WorkerProcess:
         """A worker that builds one engine: the one that is ready for it, or a new one."""
@@ -323,6 +338,7 @@ def _request_to_plain(request: BuildRequest) -> dict[str, Any]:
         "fresh": request.fresh,
         "kept": dict(request.kept),
         "golden": request.golden,
+        "digest": request.digest,
     }
 
 

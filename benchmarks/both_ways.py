@@ -1,0 +1,208 @@
+"""Default and winner of a workload by the plugin's engines and by the independent script's, in turns.
+
+    python benchmarks/both_ways.py docs/results/workloads-h200.json --only squeezenet
+    python benchmarks/both_ways.py docs/results/workloads-cpu.json --only squeezenet --builds 8
+
+``workloads.py`` runs the script after the finals. What changes on the machine in between, as the pace of a
+host that others use, is in the difference of the two. Here the winners of an earlier output of it are built
+again, each in a process of its own (on a CPU the script's are in this one), and every build of either way is
+interleaved with the others block by block, by the code of the finals. Writes JSON: the latency of each build,
+the speedup either way, and the ratio of the two ways with its 95 % interval.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+HERE = Path(__file__).resolve().parent
+
+# The finals' head of a block: the script has one of its own in each.
+_NO_BLOCK_BELOW_S = 0.014
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("winners", type=Path, help="an output of workloads.py")
+    parser.add_argument("--only", action="append", metavar="NAME", help="this workload; may repeat")
+    parser.add_argument("--builds", type=int, default=5, help="of each engine either way, default 5")
+    parser.add_argument("--projects", type=Path, help="of workloads.py: a golden there calibrates int8")
+    parser.add_argument("--packages", type=Path, default=HERE.parent / "build" / "workloads")
+    parser.add_argument("--output", type=Path, help="a JSON file, else printed")
+    given = parser.parse_args()
+    sys.path[:0] = [str(HERE), str(given.packages)]
+    import onnxruntime
+    from device_name import gpu_of_this_machine
+
+    from pytest_gptune.engines.machine import cpu_model, usable_cores
+
+    document = json.loads(given.winners.read_text())
+    found: dict[str, Any] = {}
+    result = {
+        "benchmark": "both_ways",
+        "command": " ".join(["python", "benchmarks/both_ways.py", *sys.argv[1:]]),
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": {"device": cpu_model(), "cores": usable_cores(), **gpu_of_this_machine()},
+        "versions": {"onnxruntime": onnxruntime.__version__, "Python": platform.python_version()},
+        "workloads": found,
+    }
+    for item in document["workloads"]:
+        if item["name"] in (given.only or [item["name"]]) and item.get("winner"):
+            found[item["name"]] = both_ways(item, document, given)
+            print(item["name"], json.dumps(found[item["name"]]["plugin_over_script"]), file=sys.stderr)
+            if given.output:
+                given.output.parent.mkdir(parents=True, exist_ok=True)
+                given.output.write_text(json.dumps(result, indent=1) + "\n")
+    if not given.output:
+        print(json.dumps(result, indent=1))
+
+
+def both_ways(
+    item: Mapping[str, Any], document: Mapping[str, Any], given: argparse.Namespace
+) -> dict[str, Any]:
+    """Latencies of default and winner either way, measured in turns."""
+    from workload_models import workload
+    from workload_winners import script_routes, tuned_request
+
+    from pytest_gptune.engines.base import BuildRequest
+    from pytest_gptune.timing.finals import Contestant, FinalsPlan, run_finals
+
+    described, provider, threads = workload(item["name"]), document["provider"], document["threads"]
+    options = described.options(document.get("groups", "--groups" in document["command"].split()))
+    if provider != "cpu":
+        options |= {"provider": provider, "allow_cpu_nodes": True}
+    cases, golden = described.cases(), None
+    if given.projects:
+        golden = next(map(str, (given.projects.resolve() / item["name"]).rglob("*.golden.npz")), None)
+    tuned = tuned_request(described, item["winner"]["route"], options, golden)
+    default = tuned_request(described, item["default"]["route"], options, golden)
+    if item["sha256"] != default.model_sha256:
+        raise SystemExit(f"{item['name']}: the model is not the one that was tuned")
+    requests: dict[str, BuildRequest] = {"default": default, "winner": tuned}
+    routes = dict(zip(requests, script_routes(item["default"]["route"], tuned, threads), strict=True))
+    with tempfile.TemporaryDirectory() as folder, _a_process_each(provider) as backend:
+        inputs = Path(folder) / "inputs.npz"
+        np.savez(inputs, **cases[0])
+
+        def by_plugin(request: BuildRequest) -> Callable[[], Any]:
+            def build() -> Any:
+                engine = backend.build(request)
+                for case in cases:
+                    engine.run(case)  # as the finals, which check what they measure
+                engine.load(cases[0])
+                return engine
+
+            return build
+
+        scripts = _scripts(requests, routes, inputs, provider, given.builds)
+        contestants = [Contestant(f"plugin {key}", by_plugin(requests[key])) for key in requests]
+        contestants += [Contestant(f"script {key}", scripts[key]) for key in requests]
+        start = time.perf_counter()
+        result = run_finals(contestants, FinalsPlan(), random.Random(), builds=given.builds)
+    if result.failures:
+        raise SystemExit("\n".join(f"{item['name']}, {key}: {why}" for key, why in result.failures.items()))
+    return {**_figures(result), "seconds": round(time.perf_counter() - start, 1)}
+
+
+def _a_process_each(provider: str) -> Any:
+    """A backend that builds each engine in a worker process of its own, as the finals do on a GPU."""
+    from contextlib import closing
+
+    from pytest_gptune.engines.worker.proxy import WorkerBackend
+
+    class AProcessEach(WorkerBackend):
+        def _wears(self, options: Any) -> bool:
+            return provider != "cpu"
+
+    return closing(AProcessEach("onnxruntime", route_timeout_s=300))
+
+
+def _scripts(
+    requests: Mapping[str, Any], routes: Mapping[str, str], inputs: Path, provider: str, builds: int
+) -> dict[str, Callable[[], Any]]:
+    """What builds the script's engines anew; on a device all their processes are started here."""
+    import verify_winner
+
+    given = SimpleNamespace(inputs=str(inputs), provider=provider)
+    kind = verify_winner.Engine if provider == "cpu" else verify_winner.InItsProcess
+    engines = {key: kind(requests[key].model, routes[key], given) for key in requests}
+    if provider != "cpu":
+        for _ in range(builds):
+            for engine in engines.values():
+                engine.start()
+        for engine in engines.values():
+            engine.ready()
+
+    def building(key: str) -> Callable[[], Any]:
+        def build() -> Any:
+            engines[key].ask("build")
+            return _ScriptsEngine(engines[key], "host_wall" if provider == "cpu" else "device_queued")
+
+        return build
+
+    return {key: building(key) for key in requests}
+
+
+class _ScriptsEngine:
+    """One of the script's, as the finals take an engine."""
+
+    def __init__(self, engine: Any, latency_kind: str) -> None:
+        self._engine = engine
+        self._last: tuple[float, ...] = ()
+        self.info = SimpleNamespace(latency_kind=latency_kind)
+
+    def sample(self, seconds: float, at_most: int, batch: int = 1) -> Any:
+        from pytest_gptune.engines.base import SampleBlock
+
+        if seconds > _NO_BLOCK_BELOW_S or not self._last:
+            self._last = tuple(self._engine.ask("time"))
+        return SampleBlock(self._last)
+
+    def close(self) -> None:
+        """Its process ends when the next is built, or with this one."""
+
+
+def _figures(result: Any) -> dict[str, Any]:
+    from pytest_gptune.timing.statistics import paired_ratio
+
+    latencies = {key: result.latencies(key) for key in result.blocks}
+
+    def ratio(first: list[float], second: list[float]) -> dict[str, Any]:
+        found = paired_ratio(first, second)
+        return {"value": round(found.value, 4), "interval": [round(found.low, 4), round(found.high, 4)]}
+
+    ways = ("plugin", "script")
+    speedups = {
+        way: [a / b for a, b in zip(latencies[f"{way} default"], latencies[f"{way} winner"], strict=True)]
+        for way in ways
+    }
+    return {
+        "blocks_of_a_build": len(next(iter(result.blocks.values()))[0]),
+        "latencies_ms": {key: [round(value * 1e3, 5) for value in each] for key, each in latencies.items()},
+        "speedup": {way: ratio(latencies[f"{way} default"], latencies[f"{way} winner"]) for way in ways},
+        "plugin_over_script": {
+            "default": ratio(latencies["plugin default"], latencies["script default"]),
+            "winner": ratio(latencies["plugin winner"], latencies["script winner"]),
+            "speedup": ratio(speedups["plugin"], speedups["script"]),
+        },
+        "warnings": {
+            f"plugin {key}": list(result.warnings(f"plugin {key}")) for key in ("default", "winner")
+        },
+    }
+
+
+if __name__ == "__main__":
+    main()
