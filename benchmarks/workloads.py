@@ -317,8 +317,9 @@ def main() -> None:
     if given.join:
         joined = [json.loads(path.read_text()) for path in given.join]
         found = {item["name"]: item for earlier in joined for item in earlier["workloads"]}
-        commands = "\n    ".join(dict.fromkeys(earlier["command"] for earlier in joined))
         workloads = [found[known.name] for known in WORKLOADS if known.name in found]
+        each = [(item["command"], item.get("verified", {}).get("command")) for item in workloads]
+        commands = "\n    ".join(dict.fromkeys(command for both in each for command in both if command))
         _write(output, {**joined[0], "command": commands, "note": given.note}, workloads)
         return
     if given.goldens_only:
