@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -84,9 +85,9 @@ def both_ways(
     options = described.options(document.get("groups", "--groups" in document["command"].split()))
     if provider != "cpu":
         options |= {"provider": provider, "allow_cpu_nodes": True}
-    cases, golden = described.cases(), None
+    cases, golden = described.cases(), ""
     if given.projects:
-        golden = next(map(str, (given.projects.resolve() / item["name"]).rglob("*.golden.npz")), None)
+        golden = next(map(str, (given.projects.resolve() / item["name"]).rglob("*.golden.npz")), "")
     tuned = tuned_request(described, item["winner"]["route"], options, golden)
     default = tuned_request(described, item["default"]["route"], options, golden)
     if item["sha256"] != default.model_sha256:
@@ -99,7 +100,9 @@ def both_ways(
 
         def by_plugin(request: BuildRequest) -> Callable[[], Any]:
             def build() -> Any:
-                engine = backend.build(request)
+                fresh = replace(request, fresh=True)
+                with backend.expecting([fresh]):
+                    engine = backend.build(fresh)
                 for case in cases:
                     engine.run(case)  # as the finals, which check what they measure
                 engine.load(cases[0])

@@ -12,16 +12,14 @@ from pytest_gptune.engines.onnx_model import inspect_model
 from pytest_gptune.engines.onnxruntime.quantised_model import quantised_request
 
 
-def tuned_request(
-    described: Workload, route: str, options: Mapping[str, Any], golden: str | None
-) -> BuildRequest:
+def tuned_request(described: Workload, route: str, options: Mapping[str, Any], golden: str) -> BuildRequest:
     """What builds ``route``; the model is the quantised one where it quantises.
 
     Args:
         described: the workload.
         route: every knob with its value, as a report has it.
         options: of the backend.
-        golden: path of the golden whose inputs calibrate; not needed for fp16.
+        golden: path of the golden whose inputs calibrate; empty where there is none, as for fp16.
     """
     pairs = tuple((name, value) for name, _, value in (token.partition("=") for token in route.split()))
     model = inspect_model(described.path)
