@@ -5,9 +5,10 @@
 
 ``workloads.py`` runs the script after the finals. What changes on the machine in between, as the pace of a
 host that others use, is in the difference of the two. Here the winners of an earlier output of it are built
-again, each in a process of its own (on a CPU the script's are in this one), and every build of either way is
-interleaved with the others block by block, by the code of the finals. Writes JSON: the latency of each build,
-the speedup either way, and the ratio of the two ways with its 95 % interval.
+again, and every build of either way is interleaved with the others block by block, by the code of the
+finals: on a device each in a process of its own, on a CPU the plugin's in one worker and the script's in this
+process, which takes longer blocks there. Writes JSON: the latency of each build, the speedup either way, and
+the ratio of the two ways with its 95 % interval.
 """
 
 from __future__ import annotations
@@ -28,9 +29,6 @@ from typing import Any
 import numpy as np
 
 HERE = Path(__file__).resolve().parent
-
-# The finals' head of a block: the script has one of its own in each.
-_NO_BLOCK_BELOW_S = 0.014
 
 
 def main() -> None:
@@ -136,21 +134,24 @@ def _a_process_each(provider: str) -> Any:
 def _scripts(
     requests: Mapping[str, Any], routes: Mapping[str, str], inputs: Path, provider: str, builds: int
 ) -> dict[str, Callable[[], Any]]:
-    """What builds the script's engines anew; on a device all their processes are started here."""
+    """What builds the script's engines anew, on a device each in a new process; those are started here."""
     import verify_winner
 
     given = SimpleNamespace(inputs=str(inputs), provider=provider)
     kind = verify_winner.Engine if provider == "cpu" else verify_winner.InItsProcess
     engines = {key: kind(requests[key].model, routes[key], given) for key in requests}
     if provider != "cpu":
-        for _ in range(builds):
-            for engine in engines.values():
-                engine.start()
+        for number in range(builds):  # each goes first in turn
+            for key in reversed(engines) if number % 2 else engines:
+                engines[key].start()
         for engine in engines.values():
             engine.ready()
 
     def building(key: str) -> Callable[[], Any]:
         def build() -> Any:
+            if provider != "cpu" and not engines[key].waiting:  # after a round that started anew
+                engines[key].start()
+                engines[key].ready()
             engines[key].ask("build")
             return _ScriptsEngine(engines[key], "host_wall" if provider == "cpu" else "device_queued")
 
@@ -163,19 +164,25 @@ class _ScriptsEngine:
     """One of the script's, as the finals take an engine."""
 
     def __init__(self, engine: Any, latency_kind: str) -> None:
-        self._engine = engine
+        from pytest_gptune.timing.finals import FinalsPlan
+
+        self._engine, self._head_s = engine, FinalsPlan().head_s
         self._last: tuple[float, ...] = ()
         self.info = SimpleNamespace(latency_kind=latency_kind)
 
     def sample(self, seconds: float, at_most: int, batch: int = 1) -> Any:
+        """A block of the script's, whatever is asked for; none for a head, since each has one of its own."""
         from pytest_gptune.engines.base import SampleBlock
 
-        if seconds > _NO_BLOCK_BELOW_S or not self._last:
+        if seconds != self._head_s or not self._last:
             self._last = tuple(self._engine.ask("time"))
         return SampleBlock(self._last)
 
     def close(self) -> None:
-        """Its process ends when the next is built, or with this one."""
+        """End its process, where it has one."""
+        if getattr(self._engine, "process", None) is not None:
+            self._engine.process.kill()
+            self._engine.process.join()
 
 
 def _figures(result: Any) -> dict[str, Any]:

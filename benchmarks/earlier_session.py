@@ -37,7 +37,7 @@ def main() -> None:
     )
     parser.add_argument("name", nargs="?", help="a workload's, instead of the chain")
     parser.add_argument("--provider", default="cpu", help="ONNX Runtime's, default cpu")
-    parser.add_argument("--builds", type=int, default=12, help="of either kind, default 12")
+    parser.add_argument("--builds", type=int, default=12, help="of each kind, default 12")
     parser.add_argument("--packages", type=Path, default=HERE.parent / "build" / "workloads")
     given = parser.parse_args()
     sys.path[:0] = [str(HERE), str(given.packages)]
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def compare(given: argparse.Namespace) -> dict[str, Any]:
-    """Latencies of both kinds."""
+    """Latencies of each kind."""
     import onnxruntime
     from device_name import gpu_of_this_machine
 
@@ -60,6 +60,8 @@ def compare(given: argparse.Namespace) -> dict[str, Any]:
             return True
 
     class DigestBefore(AProcessEach):
+        """Leaves it to the build to find out the digest."""
+
         def _identified(self, request: BuildRequest) -> BuildRequest:
             return request
 

@@ -11,8 +11,8 @@ Each workload is a test in a project of its own: pytest makes the golden with th
 searches. The winner is measured again by ``verify_winner.py``, which shares no code with the plugin. Writes
 OUTPUT.json and OUTPUT.md; workloads measured before stay in them with ``--only``. With ``--verify-again`` the
 winners of an earlier output are measured again, in place or into OUTPUT, and nothing is searched; with
-``--join`` nothing is measured: the workloads of several outputs become one table. Goldens can be made before,
-several at a time, by ``--projects FOLDER --goldens-only``; then a workload's seconds are without them.
+``--join`` nothing is measured: the workloads of several outputs become one table. ``--projects FOLDER
+--goldens-only`` makes goldens before, on any machine; a workload's seconds are without them then.
 """
 
 from __future__ import annotations
@@ -66,11 +66,12 @@ def run_workload(name: str, given: argparse.Namespace) -> dict[str, Any]:
 
     described = workload(name)
     with _folder(name, given) as folder:
-        project = _project(name, folder, given)
+        project = _project(name, folder, given, given.provider)
         report = project / "report.json"
+        report.unlink(missing_ok=True)  # of an earlier run
         start = time.perf_counter()
         load = os.getloadavg()[0]
-        made = _golden_made(given, project)
+        made = _golden_made(name, given, project)
         search = ["--gptune-search", given.search, f"--gptune-report={report}"]
         if given.budget:
             search.append(f"--gptune-budget={given.budget}")
@@ -111,7 +112,9 @@ def make_goldens(given: argparse.Namespace) -> None:
     for item in WORKLOADS:
         if item.name in (given.only or [item.name]) and given.provider in item.providers:
             with _folder(item.name, given) as folder:
-                made = _golden_made(given, _project(item.name, folder, given))
+                made = _golden_made(item.name, given, folder)
+                if not any(folder.rglob("*.golden.npz")):
+                    raise SystemExit(f"{item.name} has no golden:\n{made.stdout}\n{made.stderr}")
             print(item.name, *made.stdout.splitlines()[-1:], flush=True)
 
 
@@ -130,11 +133,13 @@ def _temporary() -> Iterator[Path]:
         yield Path(folder)
 
 
-def _golden_made(given: argparse.Namespace, project: Path) -> subprocess.CompletedProcess[str]:
-    """The run that made the golden; where the project has one, nothing is run."""
+def _golden_made(name: str, given: argparse.Namespace, project: Path) -> subprocess.CompletedProcess[str]:
+    """The run that made the golden, which comes from the CPU; where there is one, nothing is run."""
     if any(project.rglob("*.golden.npz")):
         return subprocess.CompletedProcess([], 0, "a golden is there", "")
-    return _pytest(given, project, *_MAKE_GOLDEN)
+    made = _pytest(given, _project(name, project, given, "cpu"), *_MAKE_GOLDEN)
+    _project(name, project, given, given.provider)
+    return made
 
 
 def verify_again(path: Path, given: argparse.Namespace) -> None:
@@ -160,19 +165,19 @@ def _verified_again(item: dict[str, Any], given: argparse.Namespace) -> dict[str
     if inspect_model(described.path).sha256 != item["sha256"]:
         return {"error": ["the model is not the one that was tuned"]}
     with _folder(described.name, given) as folder:
-        project = _project(described.name, folder, given)
-        made = _golden_made(given, project)
+        project = _project(described.name, folder, given, given.provider)
+        made = _golden_made(described.name, given, project)
         golden = next(project.rglob("*.golden.npz"), None)
         if golden is None:
             return {"error": [line for line in f"{made.stdout}\n{made.stderr}".splitlines() if line][-40:]}
         return _verify(described, item, golden, project, given)
 
 
-def _project(name: str, project: Path, given: argparse.Namespace) -> Path:
+def _project(name: str, project: Path, given: argparse.Namespace, provider: str) -> Path:
     """A user's project, with a test of the workload."""
     (project / "conftest.py").write_text(_CONFTEST)
     (project / "test_workload.py").write_text(
-        _TEST.format(name=name, provider=given.provider, threads=given.threads, groups=given.groups)
+        _TEST.format(name=name, provider=provider, threads=given.threads, groups=given.groups)
     )
     (project / "pytest.ini").write_text("[pytest]\n")
     return project
@@ -322,6 +327,9 @@ def main() -> None:
         commands = "\n    ".join(dict.fromkeys(command for both in each for command in both if command))
         _write(output, {**joined[0], "command": commands, "note": given.note}, workloads)
         return
+    known = {item.name for item in WORKLOADS if given.provider in item.providers}
+    if unknown := sorted(set(given.only or []) - known):
+        parser.error(f"no workload of provider {given.provider}: {', '.join(unknown)}")
     if given.goldens_only:
         if given.projects is None:
             parser.error("--goldens-only needs --projects: where else would they be kept?")

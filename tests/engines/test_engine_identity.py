@@ -54,11 +54,6 @@ def test_a_digest_that_is_told_costs_no_session(fused: Path, monkeypatch: pytest
     assert len(made) == 4
 
 
-def test_getting_ready_makes_no_session(fused: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(onnxruntime, "InferenceSession", None)
-    OnnxRuntimeBackend().get_ready(request_for(fused))
-
-
 def test_other_builds_have_other_digests(build: Build, fused: Path, tmp_path: Path) -> None:
     routes: list[dict[str, str]] = [
         {},

@@ -313,7 +313,7 @@ def test_an_engine_is_as_fast_after_routes_that_slow_their_process_down(
         assert pids[1] != pids[2] == pids[3] == pids[4] != pids[5] == pids[6]
 
 
-def test_engines_measured_in_turns_get_ready_at_once_and_are_the_first_of_their_process(
+def test_engines_measured_in_turns_get_ready_side_by_side(
     net: Path, caplog: pytest.LogCaptureFixture, backend: OnnxRuntimeBackend
 ) -> None:
     caplog.set_level("INFO")
@@ -323,14 +323,24 @@ def test_engines_measured_in_turns_get_ready_at_once_and_are_the_first_of_their_
     worker = WorkerBackend("onnxruntime", route_timeout_s=120)
     try:
         with worker.expecting(requests):
-            for request in requests:
-                engine = worker.build(request)
+            assert worker._ahead is not None
+            ready = {process.pid for _, process in worker._ahead._waiting}
+            engines = [worker.build(request) for request in requests]
+            assert {engine._worker.pid for engine in engines} == ready
+            assert len(ready) == 2
+            for engine, request in zip(engines, requests, strict=True):
                 assert engine.info.digest == backend.engine_digest(request)
                 assert engine.run(image()).keys() == {"logits"}
                 engine.close()
     finally:
         worker.close()
     assert not [message for message in caplog.messages if "did not get ready" in message]
+
+
+def test_getting_ready_makes_no_session(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An application's session is the first one of its process, and so are those of the finals."""
+    monkeypatch.setattr(onnxruntime, "InferenceSession", None)
+    OnnxRuntimeBackend().get_ready(BuildRequest("", "", options=CUDA))
 
 
 def test_sessions_with_an_lstm_are_released_one_after_another(build: Build, tmp_path: Path) -> None:

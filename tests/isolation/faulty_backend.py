@@ -120,7 +120,7 @@ class FaultyBackend:
         return json.dumps({"tuner_version": "1.0", "tuner_options": knobs})
 
     def process_family(self, route):
-        return ""
+        return "family" if dict(route).get("-faulty:spin") == "8" else ""
 
     def process_spent(self, options):
         if "FAULTY_SPOILS" not in os.environ:
@@ -130,7 +130,13 @@ class FaultyBackend:
         return "an engine has spoiled it" if self.spoiled else ""
 
     def engine_digest(self, request):
-        return f"of process {os.getpid()}" if "FAULTY_DIGEST" in os.environ else None
+        wanted = os.environ.get("FAULTY_DIGEST")
+        if wanted == "segfault":
+            misbehave(wanted)
+        if wanted:
+            time.sleep(float(wanted))
+        how = "fresh" if request.fresh else "shared"
+        return f"{how}, of process {os.getpid()}" if wanted else None
 
     def get_ready(self, request):
         if os.environ.get("FAULTY_READY") == "raise":
@@ -155,6 +161,7 @@ class FaultyBackend:
             **dict(request.route),
         }
         deed, when, spin = route["-faulty:do"], route["-faulty:when"], int(route["-faulty:spin"])
+        time.sleep(float(os.environ.get("FAULTY_BUILD_S", "0")))
         if when == "build" or (when == "rebuild" and self._built_before(request)):
             misbehave(deed)
         engine = self._real.build(
@@ -170,6 +177,10 @@ class FaultyBackend:
         with log.open("a") as stream:
             stream.write(request.route_text + "\n")
         return request.route_text in seen
+
+
+if os.environ.get("FAULTY_READY") == "cannot":
+    del FaultyBackend.get_ready
 
 
 class FaultyEngine:

@@ -23,6 +23,7 @@ from pytest_gptune.engines.base import (
     BuildRequest,
     EngineFailedError,
     EngineOutOfMemoryError,
+    EngineTimeoutError,
 )
 from pytest_gptune.engines.onnx_model import inspect_model
 from pytest_gptune.engines.worker import WorkerBackend
@@ -30,6 +31,7 @@ from pytest_gptune.engines.worker.proxy import WorkerEngine
 
 FINE: tuple[tuple[str, str], ...] = ()
 SPOILING = (("-faulty:do", "spoil"),)
+OF_FAMILY = (("-faulty:spin", "8"),)
 X = {"x": np.ones((2, 8), np.float32)}
 
 
@@ -139,15 +141,63 @@ def test_a_digest_is_found_out_in_the_process_that_others_share(
     workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An engine that is measured in turns is the first of its process, in every respect."""
-    monkeypatch.setenv("FAULTY_DIGEST", "1")
+    monkeypatch.setenv("FAULTY_DIGEST", "0")
+    shared, of_family = workers.pid(FINE), workers.pid(OF_FAMILY)
+    assert shared != of_family
+    requests = [replace(workers.request, route=route, fresh=True) for route in (FINE, OF_FAMILY)]
+    with workers.backend.expecting(requests):
+        ready = workers.processes() - {shared, of_family}
+        engines = [workers.backend.build(request) for request in requests]
+    assert {pid_of(engine) for engine in engines} == ready
+    told = [f"shared, of process {pid}" for pid in (shared, of_family)]
+    assert [engine.info.digest for engine in engines] == told
+    assert workers.build(FINE).info.digest == "default"  # not fresh: it is left to the build
+
+
+def test_a_digest_is_found_out_once(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finals build an engine again and again, and a worker that was replaced would know nothing of it."""
+    monkeypatch.setenv("FAULTY_DIGEST", "0")
+    first = workers.backend.engine_digest(workers.request)
+    spoiled = workers.pid(SPOILING)
+    assert workers.pid(FINE) != spoiled
+    assert workers.build(FINE, fresh=True).info.digest == first == f"shared, of process {spoiled}"
+
+
+def test_the_time_of_a_route_bounds_its_digest_and_its_build_together(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers.pid(FINE)
+    monkeypatch.setattr(workers.backend, "_timeout_s", 2.0)
+    workers.backend._replace("")  # the next worker sees the environment as it is then
+    monkeypatch.setenv("FAULTY_DIGEST", "1.5")
+    monkeypatch.setenv("FAULTY_BUILD_S", "1.5")
+    start = time.monotonic()
+    with pytest.raises(EngineTimeoutError):
+        workers.build(FINE, fresh=True)
+    assert time.monotonic() - start < 2.9
+
+
+def test_a_digest_that_fails_leaves_no_worker_beside_those_that_are_timed(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAULTY_DIGEST", "segfault")
+    shared = workers.pid(FINE)
+    requests = [replace(workers.request, route=route, fresh=True) for route in (FINE, SPOILING)]
+    with workers.backend.expecting(requests):
+        ready = workers.processes() - {shared}
+        with pytest.raises(EngineFailedError, match="SIGSEGV"):
+            workers.backend.build(requests[0])
+        workers.backend._ahead.wait_for_ended()  # as the next build does
+        assert len(workers.processes() & ready) == 1
+
+
+def test_a_backend_need_not_get_ready(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAULTY_READY", "cannot")
     shared = workers.pid(FINE)
     request = replace(workers.request, fresh=True)
     with workers.backend.expecting([request]):
         (ready,) = workers.processes() - {shared}
-        engine = workers.backend.build(request)
-    assert pid_of(engine) == ready
-    assert engine.info.digest == f"of process {shared}"
-    assert workers.build(FINE).info.digest == "default"  # not fresh: it is left to the build
+        assert pid_of(workers.backend.build(request)) == ready
 
 
 def test_a_lone_worker_ends_with_its_engine_however_that_ends(workers: Workers) -> None:

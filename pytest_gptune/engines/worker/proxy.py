@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 import time
@@ -56,6 +57,7 @@ class WorkerBackend:
         self._families: dict[RoutePairs, str | None] = {}
         self._leaving: set[WorkerProcess] = set()
         self._wearing: dict[str, bool] = {}
+        self._digests: dict[str, str | None] = {}
         self._ahead: WorkersAhead | None = None
         self._gets_ready = True
 
@@ -93,11 +95,7 @@ class WorkerBackend:
 
     def engine_digest(self, request: BuildRequest) -> str | None:
         """The digest of the engine before it is built, from the worker of its family."""
-        worker = self._worker(self.process_family(request.route) or "")
-        worker.mark_log()
-        header = {"op": "digest", "request": _request_to_plain(request)}
-        digest = self.call(worker, header, timeout_s=self._timeout_s)[0]["digest"]
-        return None if digest is None else str(digest)
+        return self._engine_digest(request, self._timeout_s)
 
     @contextmanager
     def expecting(self, requests: Sequence[BuildRequest]) -> Iterator[None]:
@@ -129,19 +127,16 @@ class WorkerBackend:
         if self._ahead is not None:
             # Of a round that starts anew: they hold memory of the device, and their end takes its time.
             self._ahead.wait_for_ended()
-        family, told = self.process_family(request.route), request
-        if request.fresh and self._wears(request.options):
+        family = self.process_family(request.route)
+        alone = request.fresh and self._wears(request.options)
+        if alone:
             family = None
-            if operation == "build":
-                told = self._identified(request)
         deadline = time.monotonic() + self._timeout_s
-        header = {
-            "op": operation,
-            "request": _request_to_plain(told),
-        }
         while True:
             worker = self._worker_alone(request) if family is None else self._worker(family)
             try:
+                told = self._identified(request, deadline) if alone and operation == "build" else request
+                header = {"op": operation, "request": _request_to_plain(told)}
                 worker.mark_log()
                 left_s = max(deadline - time.monotonic(), 0.0)
                 result, _ = self.call(worker, header, arrays, timeout_s=left_s, of_s=self._timeout_s)
@@ -213,14 +208,26 @@ class WorkerBackend:
             worker = self._workers[family] = self._start()
         return worker
 
-    def _identified(self, request: BuildRequest) -> BuildRequest:
+    def _engine_digest(self, request: BuildRequest, left_s: float) -> str | None:
+        plain = _request_to_plain(request)
+        key = json.dumps(plain, sort_keys=True, default=str)
+        if key not in self._digests:
+            worker = self._worker(self.process_family(request.route) or "")
+            worker.mark_log()
+            header = {"op": "digest", "request": plain}
+            found = self.call(worker, header, timeout_s=left_s, of_s=self._timeout_s)[0]["digest"]
+            self._digests[key] = None if found is None else str(found)
+        return self._digests[key]
+
+    def _identified(self, request: BuildRequest, deadline: float) -> BuildRequest:
         """The request with the digest of its engine, from the worker that others share.
 
         To find it out ONNX Runtime makes a session, and lets it go. The next one of that process lies in the
         holes it leaves, and takes the host longer to run, where an application has one session
         (``benchmarks/earlier_session.py``).
         """
-        return replace(request, digest=self.engine_digest(replace(request, fresh=False)))
+        left_s = max(deadline - time.monotonic(), 0.0)
+        return replace(request, digest=self._engine_digest(replace(request, fresh=False), left_s))
 
     def _get_ready(self, worker: WorkerProcess, request: BuildRequest) -> None:
         worker.mark_log()
