@@ -37,7 +37,10 @@ _PASSING = frozenset(
 
 _COMBINING = frozenset(["Add", "BatchNormalization", "Clip", "Div", "LeakyRelu", "Mul", "PRelu", "Sub"])
 
-# fp16 ends at 65504: values of some thousands, as networks have them, can be multiplied by this and no more.
+# numpy.finfo(numpy.float16).max; numpy is imported where arrays are looked at.
+_LARGEST = 65504.0
+
+# Values of some thousands, as networks have them, can be multiplied by this and no more.
 _LARGEST_FACTOR = 10.0
 
 # Where BatchNormalization has the variance.
@@ -110,7 +113,7 @@ class _Follower:
 
         if self.operator == "Clip":
             low, high = self._limits()
-            return (low < -65504 or _is_exact(low)) and (high > 65504 or _is_exact(high))
+            return (low < -_LARGEST or _is_exact(low)) and (high > _LARGEST or _is_exact(high))
         limits = np.finfo(np.float16)
         for index, name in enumerate(self.node.input):
             if (array := self.arrays.get(name)) is None:
@@ -182,4 +185,4 @@ def _is_exact(limit: float) -> bool:
     """Whether fp16 has this number: a guard at 1e-7 or at one less that would be at zero or at one."""
     import numpy as np
 
-    return abs(limit) <= 65504 and float(np.float16(limit)) == limit
+    return abs(limit) <= _LARGEST and float(np.float16(limit)) == limit
