@@ -183,3 +183,23 @@ def test_signatures_as_text(tmp_path: Path) -> None:
         "hidden: float32[batch, sequence, 8]",
         "pooled: float32[batch, 8]",
     ]
+
+
+def test_getting_ready_loads_the_providers_library_and_makes_no_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An application's session is the first one of its process."""
+    fake = FakeRuntime()
+    monkeypatch.setitem(sys.modules, "cuda.bindings.runtime", fake)
+    made: list[tuple[object, ...]] = []
+
+    class Value:
+        @staticmethod
+        def ortvalue_from_numpy(array: np.ndarray, kind: str, index: int) -> None:
+            made.append((array.shape, kind, index))
+
+    monkeypatch.setattr(onnxruntime, "OrtValue", Value)
+    monkeypatch.setattr(onnxruntime, "InferenceSession", None)
+    OnnxRuntimeBackend().get_ready(BuildRequest("", "", options={"provider": "cuda"}))
+    assert made == [((1,), "cuda", 0)]
+    assert "cudaStreamCreateWithFlags" in fake.called or "cudaStreamCreate" in fake.called
