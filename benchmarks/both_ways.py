@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -73,10 +74,12 @@ def both_ways(
     item: Mapping[str, Any], document: Mapping[str, Any], given: argparse.Namespace
 ) -> dict[str, Any]:
     """Latencies of default and winner either way, measured in turns."""
+    from worker_backends import AProcessEach
     from workload_models import workload
     from workload_winners import script_routes, tuned_request
 
     from pytest_gptune.engines.base import BuildRequest
+    from pytest_gptune.engines.worker import WorkerBackend
     from pytest_gptune.timing.finals import Contestant, FinalsPlan, run_finals
 
     described, provider, threads = workload(item["name"]), document["provider"], document["threads"]
@@ -92,7 +95,11 @@ def both_ways(
         raise SystemExit(f"{item['name']}: the model is not the one that was tuned")
     requests: dict[str, BuildRequest] = {"default": default, "winner": tuned}
     routes = dict(zip(requests, script_routes(item["default"]["route"], tuned, threads), strict=True))
-    with tempfile.TemporaryDirectory() as folder, _a_process_each(provider) as backend:
+    kind = WorkerBackend if provider == "cpu" else AProcessEach
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        closing(kind("onnxruntime", route_timeout_s=300)) as backend,
+    ):
         inputs = Path(folder) / "inputs.npz"
         np.savez(inputs, **cases[0])
 
@@ -116,19 +123,6 @@ def both_ways(
     if result.failures:
         raise SystemExit("\n".join(f"{item['name']}, {key}: {why}" for key, why in result.failures.items()))
     return {**_figures(result), "seconds": round(time.perf_counter() - start, 1)}
-
-
-def _a_process_each(provider: str) -> Any:
-    """A backend that builds each engine in a worker process of its own, as the finals do on a GPU."""
-    from contextlib import closing
-
-    from pytest_gptune.engines.worker.proxy import WorkerBackend
-
-    class AProcessEach(WorkerBackend):
-        def _wears(self, options: Any) -> bool:
-            return provider != "cpu"
-
-    return closing(AProcessEach("onnxruntime", route_timeout_s=300))
 
 
 def _scripts(

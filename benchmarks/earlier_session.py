@@ -48,21 +48,17 @@ def compare(given: argparse.Namespace) -> dict[str, Any]:
     """Latencies of each kind."""
     import onnxruntime
     from device_name import gpu_of_this_machine
+    from worker_backends import AProcessEach
 
     from pytest_gptune.engines.base import BuildRequest
     from pytest_gptune.engines.machine import cpu_model, usable_cores
     from pytest_gptune.engines.onnx_model import inspect_model
-    from pytest_gptune.engines.worker.proxy import WorkerBackend
     from pytest_gptune.timing.finals import Contestant, FinalsPlan, run_finals
-
-    class AProcessEach(WorkerBackend):
-        def _wears(self, options: Any) -> bool:
-            return True
 
     class DigestBefore(AProcessEach):
         """Leaves it to the build to find out the digest."""
 
-        def _identified(self, request: BuildRequest) -> BuildRequest:
+        def _identified(self, request: BuildRequest, deadline: float) -> BuildRequest:
             return request
 
     with tempfile.TemporaryDirectory() as folder:
@@ -71,7 +67,7 @@ def compare(given: argparse.Namespace) -> dict[str, Any]:
         one_thread = (("-ort:intra_op_num_threads", "1"),)
         request = BuildRequest(str(path), inspect_model(path).sha256, one_thread, options=options, fresh=True)
 
-        def building(backend: WorkerBackend, *, ready: bool = False) -> Any:
+        def building(backend: AProcessEach, *, ready: bool = False) -> Any:
             def build() -> Any:
                 with backend.expecting([request] if ready else []):
                     engine = backend.build(request)

@@ -40,21 +40,17 @@ def compare(given: argparse.Namespace) -> dict[str, Any]:
     """Seconds of rounds of either kind."""
     import onnxruntime
     from device_name import gpu_of_this_machine
+    from worker_backends import AProcessEach
     from workload_models import workload
 
     from pytest_gptune.engines.base import BuildRequest
     from pytest_gptune.engines.machine import cpu_model, usable_cores
     from pytest_gptune.engines.onnx_model import inspect_model
-    from pytest_gptune.engines.worker.proxy import WorkerBackend
 
     path = workload(given.name).path
     options = {"provider": given.provider, "allow_cpu_nodes": True}
     request = BuildRequest(str(path), inspect_model(path).sha256, options=options, fresh=True)
     seconds: dict[str, list[float]] = {"one by one": [], "side by side": []}
-
-    class AProcessEach(WorkerBackend):
-        def _wears(self, options: Any) -> bool:
-            return True
 
     backend = AProcessEach("onnxruntime", route_timeout_s=300)
     try:

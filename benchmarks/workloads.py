@@ -50,7 +50,7 @@ import pytest
 import workload_models
 
 
-@pytest.mark.gptune(**workload_models.workload({name!r}).marker({provider!r}, {threads}, {groups}))
+@pytest.mark.gptune(**workload_models.workload({name!r}).marker(*{marker!r}))
 def test_{name}(gptune):
     gptune.check()
 """
@@ -66,7 +66,7 @@ def run_workload(name: str, given: argparse.Namespace) -> dict[str, Any]:
 
     described = workload(name)
     with _folder(name, given) as folder:
-        project = _project(name, folder, given, given.provider)
+        project = _project(name, folder, given.provider, given.threads, given.groups)
         report = project / "report.json"
         report.unlink(missing_ok=True)  # of an earlier run
         start = time.perf_counter()
@@ -137,8 +137,8 @@ def _golden_made(name: str, given: argparse.Namespace, project: Path) -> subproc
     """The run that made the golden, which comes from the CPU; where there is one, nothing is run."""
     if any(project.rglob("*.golden.npz")):
         return subprocess.CompletedProcess([], 0, "a golden is there", "")
-    made = _pytest(given, _project(name, project, given, "cpu"), *_MAKE_GOLDEN)
-    _project(name, project, given, given.provider)
+    made = _pytest(given, _project(name, project, "cpu", 1), *_MAKE_GOLDEN)
+    _project(name, project, given.provider, given.threads, given.groups)
     return made
 
 
@@ -165,7 +165,7 @@ def _verified_again(item: dict[str, Any], given: argparse.Namespace) -> dict[str
     if inspect_model(described.path).sha256 != item["sha256"]:
         return {"error": ["the model is not the one that was tuned"]}
     with _folder(described.name, given) as folder:
-        project = _project(described.name, folder, given, given.provider)
+        project = _project(described.name, folder, given.provider, given.threads, given.groups)
         made = _golden_made(described.name, given, project)
         golden = next(project.rglob("*.golden.npz"), None)
         if golden is None:
@@ -173,12 +173,10 @@ def _verified_again(item: dict[str, Any], given: argparse.Namespace) -> dict[str
         return _verify(described, item, golden, project, given)
 
 
-def _project(name: str, project: Path, given: argparse.Namespace, provider: str) -> Path:
-    """A user's project, with a test of the workload."""
+def _project(name: str, project: Path, *marker: Any) -> Path:
+    """A user's project, with a test of the workload; what its marker is made from."""
     (project / "conftest.py").write_text(_CONFTEST)
-    (project / "test_workload.py").write_text(
-        _TEST.format(name=name, provider=provider, threads=given.threads, groups=given.groups)
-    )
+    (project / "test_workload.py").write_text(_TEST.format(name=name, marker=marker))
     (project / "pytest.ini").write_text("[pytest]\n")
     return project
 

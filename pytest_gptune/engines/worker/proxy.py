@@ -222,9 +222,8 @@ class WorkerBackend:
     def _identified(self, request: BuildRequest, deadline: float) -> BuildRequest:
         """The request with the digest of its engine, from the worker that others share.
 
-        To find it out ONNX Runtime makes a session, and lets it go. The next one of that process lies in the
-        holes it leaves, and takes the host longer to run, where an application has one session
-        (``benchmarks/earlier_session.py``).
+        To find it out ONNX Runtime makes a session, and lets it go. The next one of that process takes the
+        host longer to run than an application's, which is the first (``benchmarks/earlier_session.py``).
         """
         left_s = max(deadline - time.monotonic(), 0.0)
         return replace(request, digest=self._engine_digest(replace(request, fresh=False), left_s))
