@@ -32,7 +32,8 @@ def test_replay_passes_with_the_baselines_route_alone(tuned: Project) -> None:
 
 def test_slower_it_fails_and_restored_it_passes(tuned: Project) -> None:
     content = tuned.model.read_bytes()
-    slow_down(tuned)
+    # More than on a machine with two paces comes and goes by itself; test_gate_under_load.py takes 11 %.
+    models.slowed(tuned.model, LAYERS, WIDTH, BATCH, extra=4)
     run = tuned.run("--gptune-search=fast")
     assert (run.code, run.said) == (1, ("fail", "slower"))
     assert run.verdict["gate"] == "paired"
