@@ -1,4 +1,9 @@
-"""The main job with real engines: a model that gets slower than its baseline, is restored, or is another."""
+"""The main job with real engines: a model that gets slower than its baseline, is restored, or is another.
+
+A shared machine changes its pace by a factor of 1.7 for seconds; a model whose verdict must be certain takes
+three times as long as the other. What smaller changes do is shown on the backend ``steady``, and real ones of
+11 % by ``test_gate_under_load.py``.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +18,9 @@ from verdict_project import BATCH, LAYERS, WIDTH, Project, heed_ctrl_c, slow_dow
 
 # Where the finals do not matter.
 ONE_BUILD = ("-o", "gptune_final_builds=1")
+
+# In percent, where the ratio does not matter.
+NO_LIMIT = 400
 
 GATE_ID = "tests/test_net.py::test_net::gptune-gate"
 
@@ -32,8 +40,7 @@ def test_replay_passes_with_the_baselines_route_alone(tuned: Project) -> None:
 
 def test_slower_it_fails_and_restored_it_passes(tuned: Project) -> None:
     content = tuned.model.read_bytes()
-    # More than on a machine with two paces comes and goes by itself; test_gate_under_load.py takes 11 %.
-    models.slowed(tuned.model, LAYERS, WIDTH, BATCH, extra=4)
+    slow_down(tuned, extra=2 * LAYERS)
     run = tuned.run("--gptune-search=fast")
     assert (run.code, run.said) == (1, ("fail", "slower"))
     assert run.verdict["gate"] == "paired"
@@ -43,7 +50,7 @@ def test_slower_it_fails_and_restored_it_passes(tuned: Project) -> None:
     failure = run.case().find("failure")
     assert failure is not None
     for text in (run.text, failure.text or ""):
-        assert "us against" in text
+        assert "s against the reference engine's" in " ".join(text.split())
         assert f"ratio {run.verdict['ratio']:.3f} [{low:.3f}, {high:.3f}]" in text
     tuned.model.write_bytes(content)
     run = tuned.run()
@@ -52,14 +59,14 @@ def test_slower_it_fails_and_restored_it_passes(tuned: Project) -> None:
 
 def test_other_weights_pass_within_the_limit(tuned: Project) -> None:
     models.mlp(tuned.model, LAYERS, WIDTH, BATCH, seed=1)
-    run = tuned.run("--gptune-update-goldens", "--gptune-max-regression=40")
+    run = tuned.run("--gptune-update-goldens", f"--gptune-max-regression={NO_LIMIT}")
     assert (run.code, run.verdict["outcome"], run.verdict["gate"]) == (0, "pass", "paired")
     assert run.verdict["reason"] in ("within_limit", "improved")
     assert run.verdict["changed"] == ["model: another digest", "golden: another digest"]
 
 
 def test_less_work_passes_as_improved(tuned: Project) -> None:
-    models.mlp(tuned.model, LAYERS - 2, WIDTH, BATCH)
+    models.mlp(tuned.model, LAYERS // 3, WIDTH, BATCH)
     run = tuned.run("--gptune-update-goldens", *ONE_BUILD)
     assert (run.code, run.said) == (0, ("pass", "improved"))
 
@@ -110,7 +117,7 @@ def _gelu(project: Project) -> None:
 
 @pytest.mark.long
 def test_over_two_processes(tuned: Project) -> None:
-    slow_down(tuned)
+    slow_down(tuned, extra=2 * LAYERS)
     run = tuned.run("-n2", "--gptune-search=fast", "-p", "no:cacheprovider")
     assert (run.code, run.said) == (1, ("fail", "slower"))
     assert len(run.statuses) == 2
@@ -119,7 +126,7 @@ def test_over_two_processes(tuned: Project) -> None:
 @pytest.mark.long
 def test_without_the_old_model_the_absolute_gate_is_calibrated(tuned: Project) -> None:
     slow_down(tuned)
-    run = tuned.run("--gptune-gate=absolute", "--gptune-max-regression=40")
+    run = tuned.run("--gptune-gate=absolute", f"--gptune-max-regression={NO_LIMIT}")
     assert (run.code, run.verdict["outcome"], run.verdict["gate"]) == (0, "pass", "absolute")
     assert "the calibration engine takes" in run.text
 
@@ -131,7 +138,7 @@ def test_a_shallow_clone_says_so_and_what_mends_it(tuned: Project, pytester: pyt
     tuned.git("clone", "--quiet", "--depth", "1", tuned.path.as_uri(), str(clone))
     pytester.chdir()
     shallow = Project(clone, pytester)
-    run = shallow.run_outside("--gptune-max-regression=40", *ONE_BUILD)
+    run = shallow.run_outside(f"--gptune-max-regression={NO_LIMIT}", *ONE_BUILD)
     assert (run.code, run.verdict["gate"]) == (0, "absolute")
     assert "no paired gate" in run.text
     assert "git fetch --unshallow" in run.text
