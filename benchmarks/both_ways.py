@@ -101,7 +101,8 @@ def both_ways(
         closing(kind("onnxruntime", route_timeout_s=300)) as backend,
     ):
         inputs = Path(folder) / "inputs.npz"
-        np.savez(inputs, **cases[0])
+        named: dict[str, Any] = cases[0]
+        np.savez(inputs, **named)
 
         def by_plugin(request: BuildRequest) -> Callable[[], Any]:
             def build() -> Any:
@@ -133,7 +134,7 @@ def _scripts(
 
     given = SimpleNamespace(inputs=str(inputs), provider=provider)
     kind = verify_winner.Engine if provider == "cpu" else verify_winner.InItsProcess
-    engines = {key: kind(requests[key].model, routes[key], given) for key in requests}
+    engines: dict[str, Any] = {key: kind(requests[key].model, routes[key], given) for key in requests}
     if provider != "cpu":
         for number in range(builds):  # each goes first in turn
             for key in reversed(engines) if number % 2 else engines:

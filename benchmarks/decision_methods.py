@@ -14,6 +14,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -219,7 +220,7 @@ def _entry(then: Then | None, route: str) -> BaselineEntry:
     """A baseline of ``then``; the paired gate takes nothing but its name from it."""
     latencies = then.latencies if then else (1.0,)
     spread = statistics.stdev(latencies) / statistics.fmean(latencies) if len(latencies) > 1 else None
-    plain = {
+    plain: dict[str, Any] = {
         "backend": "onnxruntime",
         "device_class": "cpu",
         "shapes": {},

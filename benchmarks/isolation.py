@@ -31,7 +31,7 @@ from pytest_gptune.engines.worker import WorkerBackend
 from pytest_gptune.timing.statistics import paired_ratio, quantile
 
 MODELS = Path(__file__).resolve().parents[1] / "example_project" / "models"
-INPUTS = {
+INPUTS: dict[str, dict[str, tuple[int, ...]]] = {
     "mlp.onnx": {"features": (32, 48)},
     "convnet.onnx": {"image": (1, 3, 64, 64)},
     "encoder.onnx": {"tokens": (2, 64, 128)},
@@ -67,7 +67,7 @@ def compare(name: str, pairs: int) -> dict[str, Any]:
         route_cost(worker, request, inputs)  # starts the process and imports the backend in it
         route_cost(inside, request, inputs)
         for number in range(pairs):
-            order = [("in_process", inside), ("worker", worker)]
+            order: list[tuple[str, Backend]] = [("in_process", inside), ("worker", worker)]
             for key, backend in order if number % 2 else reversed(order):
                 cost, latency = route_cost(backend, request, inputs)
                 costs[key].append(cost)
@@ -123,7 +123,7 @@ def main() -> None:
         print(json.dumps(compare(given.one, given.pairs)))
         return
     start = time.perf_counter()
-    result = {
+    result: dict[str, Any] = {
         "benchmark": "isolation",
         "command": " ".join(["python", *sys.argv]),
         "machine": {"cpu": cpu_model(), "cores": usable_cores(), "system": platform.platform()},

@@ -26,7 +26,7 @@ from pytest_gptune.engines.onnx_model import inspect_model
 from pytest_gptune.engines.onnxruntime import OnnxRuntimeBackend
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "example_project" / "models"
-SHAPES = {
+SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
     "mlp": {"features": (32, 48)},
     "convnet": {"image": (1, 3, 64, 64)},
     "encoder": {"tokens": (2, 64, 128)},
@@ -71,10 +71,10 @@ def record(
         for kind, route in ROUTES.items():
             if route and given.provider != "cuda":
                 continue
-            engine = backend.build(BuildRequest(model.path, model.sha256, route, options=options))
-            engine.load(inputs)
-            engine.sample(0.2, 1_000_000)
-            engines[kind, number] = engine
+            built = backend.build(BuildRequest(model.path, model.sha256, route, options=options))
+            built.load(inputs)
+            built.sample(0.2, 1_000_000)
+            engines[kind, number] = built
     order = random.Random(0)
     blocks: dict[Any, list[SampleBlock]] = {key: [] for key in engines}
     for _ in range(given.blocks):
@@ -83,7 +83,7 @@ def record(
             blocks[key].append(engines[key].sample(given.block_s, 1_000_000))
     for engine in engines.values():
         engine.close()
-    series = {}
+    series: dict[str, np.ndarray] = {}
     for kind in {kind for kind, _ in engines}:
         of_kind = [blocks[kind, number] for number in range(given.builds)]
         shortest = min(len(block.latencies_s) for build in of_kind for block in build)
@@ -111,7 +111,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         paths = {name: EXAMPLES / f"{name}.onnx" for name in ("mlp", "convnet", "encoder")}
         paths["convolutions"] = convolutions(Path(folder) / "convolutions.onnx")
-        series: dict[str, np.ndarray] = {}
+        series: dict[str, Any] = {}
         for name, path in paths.items():
             series |= record(backend, name, path, given)
     about = {

@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -121,7 +122,7 @@ def main() -> None:
         "columns": ["p25", "p50", "p75", "p95", "mean", "min"],
         "unit": "us",
     }
-    arrays = {key: np.concatenate(parts) for key, parts in series.items()}
+    arrays: dict[str, Any] = {key: np.concatenate(parts) for key, parts in series.items()}
     given.output.parent.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(given.output, about=np.array(json.dumps(about)), **arrays)
     print(json.dumps({key: list(value.shape) for key, value in arrays.items()}))

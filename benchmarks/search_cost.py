@@ -91,7 +91,7 @@ class Contest:
         backend = OnnxRuntimeBackend()
         self.space = KnobSpace.from_json(backend.knob_space(self.model, {}))
         # Every bounded knob, those on request included: passes of the optimiser.
-        terms = [f"{knob.name}=[{'|'.join(knob.values)}]" for knob in self.space if knob.bounded]
+        terms = [f"{knob.name}=[{'|'.join(knob.values)}]" for knob in self.space if knob.values]
         self.expression = RouteExpression.parse(" ".join(terms), self.space)
         self.routes = [str(route.minimal(self.space)) for route in self.expression.fast()]
         (item,) = self.model.inputs
@@ -103,7 +103,7 @@ class Contest:
         self._pytest("--gptune-update-goldens", "--gptune-search=replay")
         inputs = {item.name: np.random.default_rng(0).random(shape, np.float32)}
         engine = backend.build(self._request("-ort:graph_optimization_level=disable"))
-        arrays = {f"in/{name}": value for name, value in inputs.items()}
+        arrays: dict[str, Any] = {f"in/{name}": value for name, value in inputs.items()}
         arrays |= {f"out/{name}": value for name, value in engine.run(inputs).items()}
         self.data = folder / "data.npz"
         np.savez(self.data, **arrays)

@@ -136,8 +136,8 @@ def between_builds(samples: dict[str, np.ndarray]) -> dict[str, dict[str, float]
     for name, estimate in estimators.items():
         spreads = []
         for several in builds.values():
-            values = [estimate(one) for one in several]
-            spreads.append(100 * (max(values) / min(values) - 1))
+            estimates = [estimate(one) for one in several]
+            spreads.append(100 * (max(estimates) / min(estimates) - 1))
         found[name] = {"median": round(statistics.median(spreads), 3), "worst": round(max(spreads), 3)}
     return found
 

@@ -280,7 +280,7 @@ def speech(seconds: float, rate: int, seed: int) -> np.ndarray:
         near = np.exp(-(((harmonic * pitch)[:, None] - formants) ** 2) / (2 * 150**2))
         sound += (near @ [1.0, 0.6] + 0.02 / harmonic) * np.sin(harmonic * phase)
     sound = 0.5 * loud * sound / np.abs(sound).max()
-    return (sound + 2e-3 * rng.standard_normal(len(time))).astype(np.float32)
+    return np.asarray(sound + 2e-3 * rng.standard_normal(len(time)), np.float32)
 
 
 def chords(seed: int) -> np.ndarray:

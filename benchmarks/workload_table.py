@@ -90,7 +90,7 @@ def table(document: dict[str, Any]) -> str:
 def _failures(item: dict[str, Any]) -> list[str]:
     """A line for each way of failing: the routes it met, and its message up to the first figure."""
     ways: dict[str, list[str]] = {}
-    messages = {}
+    messages: dict[str, str] = {}
     for route, error in item.get("failed", {}).items():
         way = re.split(r"[0-9:]", error, maxsplit=1)[0]
         ways.setdefault(way, []).append(route)

@@ -267,7 +267,8 @@ def _verify(
     tuned = tuned_request(described, result["winner"]["route"], options, golden=str(golden))
     default, winner = script_routes(result["default"]["route"], tuned, given.threads)
     inputs = project / "inputs.npz"
-    np.savez(inputs, **load_golden(golden).cases[0].inputs)
+    named: dict[str, Any] = dict(load_golden(golden).cases[0].inputs)
+    np.savez(inputs, **named)
     command = [sys.executable, str(HERE / "verify_winner.py"), str(described.path), tuned.model, str(inputs)]
     command += ["--provider", given.provider, f"--default={default}", f"--route={winner}"]
     done = _run(command, given.timeout)
