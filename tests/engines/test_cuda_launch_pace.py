@@ -70,6 +70,9 @@ def test_a_process_says_what_it_lost(fake: FakeRuntime) -> None:
     assert streams.spent(device) == ""  # nothing ran in it
     assert streams.of(device) is streams.of(device)
     assert streams.spent(device) == ""
+    streams.watch(device)
+    assert streams.spent(device) == ""
+    streams.watch(device)  # later engines do not move what it is compared with
     fake.graph_s = [1.25 * USUAL_S]
     assert streams.spent(device) == "a graph of small kernels takes 1.25 times what it took at first"
     fake.failing["cudaGraphLaunch"] = Error.cudaErrorIllegalAddress
@@ -80,7 +83,7 @@ def test_a_process_says_what_it_lost(fake: FakeRuntime) -> None:
 def test_a_driver_that_compiles_nothing_is_done_without(fake: FakeRuntime, driver: FakeDriver) -> None:
     driver.refuses = 222
     streams, device = ProcessStreams(), Device.find("0")
-    streams.of(device)
+    streams.watch(device)
     fake.graph_s = [9 * USUAL_S]
     assert streams.spent(device) == ""
     assert not fake.memory
@@ -91,14 +94,14 @@ def test_memory_that_runs_out_is_no_driver_that_compiles_nothing(
 ) -> None:
     driver.refuses = 2
     with pytest.raises(EngineOutOfMemoryError, match="cuModuleLoadData failed: 2"):
-        ProcessStreams().of(Device.find("0"))
+        ProcessStreams().watch(Device.find("0"))
     assert not fake.memory
 
 
 def test_a_device_for_one_process_alone_is_not_asked(fake: FakeRuntime) -> None:
     """There can be no second worker, so that nothing would come of the answer."""
     streams, device = ProcessStreams(), Device.find("0")
-    streams.of(device)
+    streams.watch(device)
     assert not device.is_exclusive
     fake.attributes["cudaDevAttrComputeMode"] = 3
     assert device.is_exclusive

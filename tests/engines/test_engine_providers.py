@@ -12,7 +12,7 @@ import models
 import numpy as np
 import onnxruntime
 import pytest
-from fake_cuda import Error, FakeRuntime
+from fake_cuda import Error, FakeDriver, FakeRuntime
 
 from pytest_gptune.engines.base import (
     BackendMissingError,
@@ -189,8 +189,9 @@ def test_getting_ready_loads_the_providers_library_and_makes_no_session(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An application's session is the first one of its process."""
-    fake = FakeRuntime()
+    fake, driver = FakeRuntime(), FakeDriver()
     monkeypatch.setitem(sys.modules, "cuda.bindings.runtime", fake)
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", driver)
     made: list[tuple[object, ...]] = []
 
     class Value:
@@ -203,3 +204,27 @@ def test_getting_ready_loads_the_providers_library_and_makes_no_session(
     OnnxRuntimeBackend().get_ready(BuildRequest("", "", options={"provider": "cuda"}))
     assert made == [((1,), "cuda", 0)]
     assert "cudaStreamCreateWithFlags" in fake.called
+    assert not driver.launches
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_the_process_of_an_only_engine_runs_nothing_before_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fresh: bool
+) -> None:
+    """How fast kernels start is for engines that come later, of which there are none."""
+    driver, seen = FakeDriver(), []
+    monkeypatch.setitem(sys.modules, "cuda.bindings.runtime", FakeRuntime())
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", driver)
+    backend, path = OnnxRuntimeBackend(), models.mlp(tmp_path / "mlp.onnx")
+
+    class Session:
+        def __init__(self, *_: object, **__: object) -> None:
+            seen.append(driver.launches)
+            raise RuntimeError("seen enough")
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", Session)
+    request = BuildRequest(str(path), "", options={"provider": "cuda"}, fresh=fresh, digest="known")
+    for _ in range(2):
+        with pytest.raises(BuildRejectedError, match="seen enough"):
+            backend.build(request)
+    assert seen == ([0, 0] if fresh else [201, 201])

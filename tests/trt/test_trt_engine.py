@@ -301,6 +301,19 @@ def test_an_engine_crosses_to_a_worker_and_back(
         worker.close()
 
 
+@pytest.mark.parametrize("fresh", [False, True])
+def test_only_a_process_of_several_engines_is_watched(
+    build: Build, mlp: Path, monkeypatch: pytest.MonkeyPatch, fresh: bool
+) -> None:
+    """A module, a graph and events are in it then, before the first engine."""
+    watched: list[object] = []
+    monkeypatch.setattr("pytest_gptune.engines.cuda.process.LaunchPace", watched.append)
+    engine = build(mlp, fresh=fresh)
+    build(mlp, fresh=fresh).close()
+    assert len(watched) == (0 if fresh else 1)
+    assert engine.run({"x": np.zeros((4, 64), np.float32)})
+
+
 def test_engines_that_are_measured_in_turns_have_a_process_each(
     double: TensorRtBackend, mlp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,7 @@ class ProcessStreams:
     An application has one session and its stream; so has every engine that is measured, the first of a
     process and the last. What an engine does may slow down all that comes later in its process, even where
     the engine is gone: on an H200, once cuDNN had run some routes, each kernel of a graph started later,
-    which is 6 to 10 % of networks at batch 1 (docs/cuda.md). ``spent`` tells.
+    which is 6 to 10 % of networks at batch 1 (docs/cuda.md). ``spent`` tells, of a process that is watched.
     """
 
     def __init__(self) -> None:
@@ -33,8 +33,26 @@ class ProcessStreams:
         """``count`` streams beside it, for engines that run layers side by side."""
         return self._first(device, 1 + count)[1:]
 
+    def watch(self, device: Device) -> None:
+        """Find out how fast kernels start, before the first engine of a process that is to have several.
+
+        That takes a module, a graph and events, which no application has: the process of an engine that is
+        its only one goes without. Nothing else may be under way on the device.
+
+        Raises:
+            CudaError: memory ran out, or the device failed.
+        """
+        device.make_current()
+        stream = self.of(device)
+        if device.uuid not in self._paces:
+            try:
+                self._paces[device.uuid] = LaunchPace(stream)
+            except CudaError:  # not that memory ran out
+                # A driver that compiles nothing (CUDA_DISABLE_PTX_JIT) runs engines all the same.
+                self._paces[device.uuid] = None
+
     def spent(self, device: Device) -> str | None:
-        """What engines that come later on ``device`` would suffer from; empty where there is nothing.
+        """What engines that come later on ``device`` would suffer from; empty where nothing is known of any.
 
         None where the device admits no second process, so that nothing can be done. Nothing else may be under
         way on the device.
@@ -57,10 +75,4 @@ class ProcessStreams:
         made = self._made.setdefault(device.uuid, [])
         while len(made) < count:
             made.append(Stream())
-        if device.uuid not in self._paces:
-            try:
-                self._paces[device.uuid] = LaunchPace(made[0])
-            except CudaError:  # not that memory ran out
-                # A driver that compiles nothing (CUDA_DISABLE_PTX_JIT) runs engines all the same.
-                self._paces[device.uuid] = None
         return made[:count]

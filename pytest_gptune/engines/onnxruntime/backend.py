@@ -239,7 +239,10 @@ class OnnxRuntimeBackend:
         given: dict[str, str] = {}
         if _provider(request.options) == knobs.CUDA:
             given = {**cuda_provider.prepare(request.options), **knobs.provider_options(effective)}
-            stream = self._streams.of(cuda_provider.device_of(request.options))
+            device = cuda_provider.device_of(request.options)
+            if not request.fresh:
+                self._streams.watch(device)
+            stream = self._streams.of(device)
             given["user_compute_stream"] = str(stream.handle)
         start = time.perf_counter()
         session = _make_session(request, model, options, given)

@@ -161,6 +161,7 @@ class TensorRtBackend:
         self._log.start()
         device = None if options.compute_capabilities else self._find_device(options)
         target = self._target(options, device, fresh=request.fresh)
+        self._watch(request, device)
         plan = build_plan(target, request)
         return self._engine(target, request, plan, device)
 
@@ -178,6 +179,7 @@ class TensorRtBackend:
         check_kept(request.kept, facts_of(data, request, self._library, device.compute_capability))
         start = time.perf_counter()
         target = self._target(options, device, fresh=True)
+        self._watch(request, device)
         plan = Plan(data, time.perf_counter() - start, ())
         return self._engine(target, request, plan, device)
 
@@ -233,6 +235,11 @@ class TensorRtBackend:
             timings = TimingCacheFile.within(cache_folder() / "timing", self._library, gpu)
         warm = None if device is None else lambda: _warm(device, self._streams)
         return Target(self._trt, self._log, self._features, options, timings, warm)
+
+    def _watch(self, request: BuildRequest, device: Device | None) -> None:
+        """Engines that come later in this process may be slowed down by this one."""
+        if device is not None and not request.fresh:
+            self._streams.watch(device)
 
     def _tuner_version(self) -> str:
         """Of what owns the knobs: the tuner, where there is one."""
