@@ -38,7 +38,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     if not _uses_options(config):
         return None
     from pytest_gptune.errors import GptuneError
-    from pytest_gptune.plugin.settings import check_command_line
+    from pytest_gptune.plugin.command_line import check_command_line
 
     try:
         check_command_line(config)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_gptune.accuracy import AccuracyGate, Case, Golden, load_golden
-from pytest_gptune.engines.base import Backend, Environment
+from pytest_gptune.engines.base import Backend, BackendMissingError, Environment
 from pytest_gptune.errors import GptuneError, StorageError
 from pytest_gptune.plugin.baseline_entry import new_entry, relative_to
 from pytest_gptune.plugin.before_finals import is_complete, ran_of_planned, verdict_before_finals
@@ -269,7 +269,17 @@ class _Conclusion:
         backend = self._state.reference_backend(spec.backend)
         if backend is None or entry is None or not has_model or self._gate() not in ("auto", "paired"):
             return None
-        version = backend.environment(spec.options).software.get("backend", spec.backend)
+        try:
+            backend.check_available(spec.options)
+            version = backend.environment(spec.options).software.get("backend", spec.backend)
+        except GptuneError as error:
+            # Of a log the last line is the error; what stands before it is the traceback of our own worker.
+            raise BackendMissingError(
+                f"the reference engine cannot be built: {error.what}",
+                where=f"--gptune-reference-python, {backend.python}",
+                mend="install it there (numpy and the backend's package are enough), or name another one",
+                log=error.log[-1:],
+            ) from None
         self._notes += (f"reference engine: built by {version} of --gptune-reference-python",)
         return backend
 

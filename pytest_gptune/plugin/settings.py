@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_gptune.errors import SettingsError
-from pytest_gptune.plugin.options import GATE_CHOICES, INI_KEYS
+from pytest_gptune.plugin.options import GATE_CHOICES
 
 MARKER_WHERE = "@pytest.mark.gptune(...)"
 
@@ -112,81 +112,6 @@ def merge_markers(markers: Iterable[pytest.Mark], where: str) -> MarkerArguments
                 )
             merged.setdefault(name, value)
     return MarkerArguments(**merged)
-
-
-def check_command_line(config: pytest.Config) -> None:
-    """Refuse what cannot be meant, before anything is collected.
-
-    Raises:
-        SettingsError: options that exclude each other, or a value of an ini key that cannot be used.
-    """
-    for key in INI_KEYS:
-        try:
-            config.getini(key)
-        except (TypeError, ValueError, pytest.UsageError) as error:
-            raise SettingsError(f"ini {key} cannot be used: {error}", mend="correct its value") from None
-    if config.getoption("gptune_dry_run") and config.getoption("gptune_search") in ("mixed", "coordinate"):
-        raise SettingsError(
-            f"--gptune-dry-run cannot print the routes of {config.getoption('gptune_search')}",
-            mend="its later routes depend on what the earlier ones measure: use fast or full",
-        )
-    cache = config.getoption("gptune_cache") or config.getini("gptune_cache")
-    if cache and (config.invocation_params.dir / cache).is_dir():
-        raise SettingsError(
-            f"--gptune-cache is a folder: {cache}", mend="give a file, as --gptune-cache=tune.jsonl"
-        )
-    if config.getoption("gptune_continue") and not (
-        config.getoption("gptune_cache") or config.getini("gptune_cache")
-    ):
-        raise SettingsError(
-            "--gptune-continue has no tuning cache to take routes from", mend="give --gptune-cache=PATH"
-        )
-    folder = config.getoption("gptune_save_engine") or config.getini("gptune_save_engine")
-    if config.getoption("gptune_save_all_engines") and not folder:
-        raise SettingsError(
-            "--gptune-save-all-engines does not say where", mend="add --gptune-save-engine=DIR"
-        )
-    if folder and (config.invocation_params.dir / folder).is_file():
-        raise SettingsError(f"--gptune-save-engine is a file: {folder}", mend="give a folder")
-    engine = config.getoption("gptune_engine")
-    if engine and not (config.invocation_params.dir / engine).exists():
-        raise SettingsError(f"--gptune-engine: {engine} does not exist", mend="correct the path")
-    if engine and config.getoption("gptune_route"):
-        raise SettingsError(
-            "--gptune-engine and --gptune-route exclude each other",
-            mend="leave out --gptune-route: the engine's sidecar names its route",
-        )
-    if config.getoption("gptune_build_only"):
-        for name in ("update_goldens", "update_baseline", "engine"):
-            if config.getoption(f"gptune_{name}"):
-                flag = f"--gptune-{name.replace('_', '-')}"
-                raise SettingsError(
-                    f"--gptune-build-only and {flag} exclude each other",
-                    mend="leave one of them out: nothing is run where engines are only built",
-                )
-    if engine and config.getoption("gptune_search") not in (None, "replay"):
-        raise SettingsError(
-            f"--gptune-engine and --gptune-search {config.getoption('gptune_search')} exclude each other",
-            mend="leave out the search: a kept engine is gated as it is",
-        )
-    priors = config.getoption("gptune_prior") or config.getini("gptune_prior")
-    if priors and config.getoption("gptune_budget") is None and config.getini("gptune_budget") is None:
-        raise SettingsError(
-            "--gptune-prior changes the order of a search, which matters under a budget alone",
-            mend="add --gptune-budget=SECONDS, or leave it out",
-        )
-    if config.getoption("gptune_routes") and config.getoption("gptune_route_file"):
-        raise SettingsError(
-            "--gptune-routes and --gptune-route-file exclude each other", mend="give one of them"
-        )
-    for path in report_paths(config):
-        if path.suffix != ".json":
-            raise SettingsError(
-                f"--gptune-report writes .json, not '{path.name}'", mend="give a path that ends in .json"
-            )
-    ambiguous = config.getini("gptune_ambiguous")
-    if ambiguous not in (None, "", "warn", "fail"):
-        raise SettingsError(f"ini gptune_ambiguous is '{ambiguous}'", mend="write warn or fail")
 
 
 def report_paths(config: pytest.Config) -> tuple[Path, ...]:

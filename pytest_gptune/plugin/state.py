@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,7 +18,8 @@ from pytest_gptune.engines.in_process import InProcessBackend
 from pytest_gptune.engines.onnx_model import inspect_model
 from pytest_gptune.engines.registry import check_registered, load_backend
 from pytest_gptune.engines.worker import WorkerBackend
-from pytest_gptune.errors import GptuneError, SettingsError
+from pytest_gptune.errors import GptuneError
+from pytest_gptune.plugin.command_line import find_interpreter
 from pytest_gptune.plugin.device_lock import DeviceLock
 from pytest_gptune.plugin.known_engines import KnownEngines
 from pytest_gptune.plugin.progress import Progress
@@ -179,13 +179,7 @@ class State:
             return None
         key = f"{name} under {python}"
         if key not in self._backends:
-            path = shutil.which(str(self.config.invocation_params.dir / python)) or shutil.which(python)
-            if path is None:
-                raise SettingsError(
-                    f"there is no interpreter '{python}'",
-                    where="--gptune-reference-python",
-                    mend="give the path of a python that has the old version, as old/bin/python",
-                )
+            path = find_interpreter(python, self.config.invocation_params.dir)
             timeout_s = float(self.setting("route_timeout", ROUTE_TIMEOUT_S))
             self._backends[key] = WorkerBackend(name, route_timeout_s=timeout_s, python=path)
         found = self._backends[key]

@@ -84,22 +84,60 @@ def test_an_upgrade_is_gated_by_a_paired_comparison(folder: Path) -> None:
 
 
 def test_an_interpreter_that_is_not_there(folder: Path) -> None:
-    pretend_an_older_stack(folder, "1.0.0")
+    (folder / "r.json").unlink()
     done = run(folder, "--gptune-reference-python=no/such/python")
+    assert done.returncode == 4
+    assert done.stderr.splitlines()[:3] == [
+        "ERROR: there is no interpreter 'no/such/python'",
+        "  in: --gptune-reference-python",
+        "  do: give the path of a python that has the old version, as old/bin/python",
+    ]
+    assert not (folder / "r.json").exists()
+
+
+def test_an_interpreter_of_the_ini_file_that_is_not_there(folder: Path) -> None:
+    """The file goes to machines that lack it, where other tests must run."""
+    with (folder / "pytest.ini").open("a") as ini:
+        ini.write("gptune_reference_python = no/such/python\n")
+    pretend_an_older_stack(folder, "1.0.0")
+    done = run(folder)
     assert "there is no interpreter 'no/such/python'" in done.stdout
     assert verdict_of(folder)["outcome"] == "incomparable"
 
 
+def message_without(folder: Path, python: str) -> list[str]:
+    """The message of a run whose reference interpreter cannot build the engine."""
+    pretend_an_older_stack(folder, "1.0.0")
+    done = run(folder, f"--gptune-reference-python={python}")
+    verdict = verdict_of(folder)
+    assert (done.returncode, verdict["outcome"], verdict["reason"]) == (0, "incomparable", "environment")
+    assert "INTERNALERROR" not in done.stdout
+    assert "Traceback" not in done.stdout
+    return str(verdict["message"]).splitlines()
+
+
 def test_an_interpreter_without_the_backend(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """It has no NumPy either."""
     bare = tmp_path_factory.mktemp("bare")
     venv.create(bare, symlinks=sys.platform != "win32")
     python = bare / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
-    pretend_an_older_stack(folder, "1.0.0")
-    done = run(folder, f"--gptune-reference-python={python}")
-    assert verdict_of(folder)["outcome"] == "incomparable", done.stdout
-    assert "INTERNALERROR" not in done.stdout
-    assert "Traceback" not in done.stdout
-    assert "numpy" in done.stdout or "onnxruntime" in done.stdout
+    assert message_without(folder, str(python)) == [
+        "the reference engine cannot be built: backend 'onnxruntime' is not installed",
+        f"  in: --gptune-reference-python, {python}",
+        "  do: install it there (numpy and the backend's package are enough), or name another one",
+    ]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a script is no program there")
+def test_a_program_that_is_no_interpreter(folder: Path) -> None:
+    program = folder / "python"
+    program.write_text("#!/bin/sh\necho first\necho 'last words'\nexit 3\n")
+    program.chmod(0o755)
+    what, where, mend, *log = message_without(folder, "./python")
+    assert what.startswith("the reference engine cannot be built: the worker exited with code 3")
+    assert where == f"  in: --gptune-reference-python, {program}"
+    assert mend.startswith("  do: install it there")
+    assert log == ["  log: last words"]
 
 
 @pytest.mark.long

@@ -46,8 +46,6 @@ def send(
         arrays: go through the pipe, unless ``shared`` gives a block that is large enough for them.
         shared: name and bytes of that block.
     """
-    import numpy as np
-
     given = arrays or {}
     described, _ = arena.layout(given)
     message = {"header": header, "arrays": described, "block": shared[0] if shared else None}
@@ -56,6 +54,10 @@ def send(
         connection.send_bytes(json.dumps(message).encode())
         return
     connection.send_bytes(json.dumps(message).encode())
+    if not given:
+        return  # an interpreter without NumPy can still say what it lacks
+    import numpy as np
+
     for array in given.values():
         if array.size:
             connection.send_bytes(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
@@ -67,10 +69,12 @@ def receive(connection: Connection, attach: Attach) -> tuple[dict[str, Any], dic
     Raises:
         EOFError: the other side is gone.
     """
-    import numpy as np
-
     message = json.loads(connection.recv_bytes())
     arrays: dict[str, np.ndarray] = {}
+    if not message["arrays"]:
+        return message["header"], arrays
+    import numpy as np
+
     for item in message["arrays"]:
         dtype, shape = dtype_named(item["dtype"]), tuple(item["shape"])
         if 0 in shape:
