@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gptune.errors import SettingsError
+from pytest_gptune.errors import GptuneError, SettingsError
 from pytest_gptune.plugin.options import INI_KEYS
 from pytest_gptune.plugin.settings import report_paths
+
+_AGAINST = "--gptune-against"
 
 
 def check_command_line(config: pytest.Config) -> None:
@@ -89,6 +91,8 @@ def check_command_line(config: pytest.Config) -> None:
     # test of ours: there the verdict says so. What is asked for on the command line is meant for this run.
     if python := config.getoption("gptune_reference_python"):
         find_interpreter(python, config.invocation_params.dir)
+    if revision := config.getoption("gptune_against"):
+        _check_revision(revision, config)
 
 
 def find_interpreter(python: str, folder: Path) -> str:
@@ -105,3 +109,28 @@ def find_interpreter(python: str, folder: Path) -> str:
             mend="give the path of a python that has the old version, as old/bin/python",
         )
     return path
+
+
+def _check_revision(revision: str, config: pytest.Config) -> None:
+    """Refuse a revision that no repository of this run has.
+
+    Raises:
+        GptuneError: there is none, or no git, or no repository.
+    """
+    from pytest_gptune.records.history import find_commit, required_root
+
+    here = config.invocation_params.dir
+    named = [here / argument.partition("::")[0] for argument in config.args]
+    folders = [config.rootpath, *(path if path.is_dir() else path.parent for path in named)]
+    first: GptuneError | None = None
+    for folder in dict.fromkeys(folder for folder in folders if folder.is_dir()):
+        try:
+            root = required_root(folder)
+            find_commit(root, revision)
+        except GptuneError as error:
+            first = first or error
+            continue
+        return
+    # A test's baseline may lie in a submodule, which has revisions of its own.
+    if first is not None and not (config.rootpath / ".gitmodules").exists():
+        raise first if first.where == _AGAINST else first.located(_AGAINST)

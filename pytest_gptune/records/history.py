@@ -77,6 +77,22 @@ def required_root(folder: Path) -> Path:
     return Path(os.fsdecode(out).rstrip("\r\n"))
 
 
+def find_commit(root: Path, revision: str) -> str:
+    """The full id of the commit that ``revision`` names.
+
+    Raises:
+        HistoryError: git knows none; in a shallow clone that is what mends it.
+    """
+    try:
+        return _git(root, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}").decode().strip()
+    except HistoryError:
+        raise HistoryError(
+            f"git knows no revision '{revision}'",
+            where="--gptune-against",
+            mend=_mend(root, "name a commit, tag or branch that is there (git fetch)"),
+        ) from None
+
+
 def old_model(
     *, root: Path, baseline: Path, model_path: str, sha256: str, into: Path, against: str = ""
 ) -> OldModel:
@@ -95,7 +111,7 @@ def old_model(
         ModelError: what is in git is no model.
     """
     first: GptuneError | None = None
-    for commit in [_resolve(root, against)] if against else _commits_of(root, baseline, sha256):
+    for commit in [find_commit(root, against)] if against else _commits_of(root, baseline, sha256):
         try:
             return OldModel(_written(root, commit, model_path, sha256, into), commit)
         except GptuneError as error:
@@ -146,17 +162,6 @@ def _commits_of(root: Path, baseline: Path, sha256: str) -> Iterator[str]:
     yield last
     of_entry = _git(root, "log", f"-{_MOST_COMMITS}", "--format=%H", f"-S{sha256}", "--", relative)
     yield from (commit for commit in of_entry.decode().split() if commit != last)
-
-
-def _resolve(root: Path, revision: str) -> str:
-    try:
-        return _git(root, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}").decode().strip()
-    except HistoryError:
-        raise HistoryError(
-            f"git knows no revision '{revision}'",
-            where="--gptune-against",
-            mend=_mend(root, "name a commit, tag or branch that is there (git fetch)"),
-        ) from None
 
 
 def _show(root: Path, commit: str, path: str) -> bytes:

@@ -166,7 +166,8 @@ class TestGateOption:
 
     def test_paired_without_the_old_model(self, steady: SteadyProject) -> None:
         slow(steady)
-        run = steady.run("--gptune-gate=paired", "--gptune-against=v9")
+        steady.ini(gptune_against="v9")
+        run = steady.run("--gptune-gate=paired")
         assert (run.code, run.said) == (0, ("incomparable", "environment"))
         assert "git knows no revision 'v9'" in run.text
 
