@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from pytest_gptune.errors import GptuneError, SettingsError
-from pytest_gptune.plugin.options import INI_KEYS
+from pytest_gptune.plugin.options import INI_KEYS, OPTIONS
 from pytest_gptune.plugin.settings import report_paths
 
 _AGAINST = "--gptune-against"
@@ -84,9 +86,12 @@ def check_command_line(config: pytest.Config) -> None:
             raise SettingsError(
                 f"--gptune-report writes .json, not '{path.name}'", mend="give a path that ends in .json"
             )
-    ambiguous = config.getini("gptune_ambiguous")
-    if ambiguous not in (None, "", "warn", "fail"):
-        raise SettingsError(f"ini gptune_ambiguous is '{ambiguous}'", mend="write warn or fail")
+    # argparse holds the command line to the choices of an option; nothing holds the ini file to them.
+    words = {option.dest: option.choices for option in OPTIONS if option.choices}
+    for key, choices in (words | {"gptune_ambiguous": ("warn", "fail")}).items():
+        if (word := config.getini(key)) not in (None, "", *choices):
+            raise SettingsError(f"ini {key} is '{word}'", mend=f"write {_either(choices)}")
+    _check_route_timeout(config)
     # A key of the ini file goes with the project to machines that lack what it names, and to runs without a
     # test of ours: there the verdict says so. What is asked for on the command line is meant for this run.
     if python := config.getoption("gptune_reference_python"):
@@ -109,6 +114,24 @@ def find_interpreter(python: str, folder: Path) -> str:
             mend="give the path of a python that has the old version, as old/bin/python",
         )
     return path
+
+
+def _check_route_timeout(config: pytest.Config) -> None:
+    """Refuse a time that no route could keep to, or none at all."""
+    for where, seconds in (
+        ("--gptune-route-timeout", config.getoption("gptune_route_timeout")),
+        ("ini gptune_route_timeout", config.getini("gptune_route_timeout")),
+    ):
+        if seconds is not None and not 0 < seconds < math.inf:
+            raise SettingsError(
+                f"route_timeout is {seconds:g}",
+                where=where,
+                mend="give seconds above 0, or leave it out for 3600",
+            )
+
+
+def _either(choices: Sequence[str]) -> str:
+    return " or ".join(filter(None, [", ".join(choices[:-1]), choices[-1]]))
 
 
 def _check_revision(revision: str, config: pytest.Config) -> None:
