@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from pytest_gptune.errors import SettingsError
-from pytest_gptune.plugin.options import GATE_CHOICES
 
 MARKER_WHERE = "@pytest.mark.gptune(...)"
 
@@ -132,7 +131,7 @@ def resolve(config: pytest.Config, arguments: MarkerArguments, where: str) -> Se
     search = source.text("search", "replay")
     backend = source.text("backend", "onnxruntime")
     routes, routes_where, from_file = source.routes(backend)
-    max_regression = source.number("max_regression", 3.0, least=0.0)
+    max_regression = source.number("max_regression", 3.0, example="a number of percent, as 3")
     options = arguments.options or {}
     if not isinstance(options, Mapping) or not all(isinstance(key, str) for key in options):
         raise SettingsError(
@@ -140,15 +139,12 @@ def resolve(config: pytest.Config, arguments: MarkerArguments, where: str) -> Se
             where=f"{where}, {MARKER_WHERE}, options=",
             mend="write options={'name': value}",
         )
-    gate = source.text("gate", "auto")
-    if gate not in GATE_CHOICES:
-        raise SettingsError(f"ini gptune_gate is '{gate}'", mend=f"write one of: {', '.join(GATE_CHOICES)}")
     return Settings(
         model=arguments.model,
         epsilon=source.epsilon(),
         metric=source.text("metric", "lInf"),
-        atol=source.number("atol", 1e-5, least=0.0),
-        rtol=source.number("rtol", 1e-5, least=0.0),
+        atol=source.number("atol", 1e-5, example="1e-5"),
+        rtol=source.number("rtol", 1e-5, example="1e-5"),
         routes=routes,
         routes_where=routes_where,
         route_file=from_file,
@@ -161,7 +157,7 @@ def resolve(config: pytest.Config, arguments: MarkerArguments, where: str) -> Se
         max_regression=max_regression / 100,
         options=options,
         route=config.getoption("gptune_route"),
-        gate=gate,
+        gate=source.text("gate", "auto"),
         against=source.text("against", ""),
         update_goldens=bool(config.getoption("gptune_update_goldens")),
         update_baseline=bool(config.getoption("gptune_update_baseline")),
@@ -212,20 +208,20 @@ class _Source:
             raise SettingsError(f"{name} is {value!r}, not text", where=where, mend=f"write {name}='...'")
         return value
 
-    def number(self, name: str, default: float, *, least: float) -> float:
+    def number(self, name: str, default: float, *, example: str) -> float:
+        """A number of at least 0; ``example`` is what a message says to write."""
         value, where = self._find(name)
-        return default if value is None else _number(name, value, where, least)
+        return default if value is None else _number(name, value, where, example)
 
     def positive(self, name: str) -> float | None:
         value, where = self._find(name)
         if value is None:
             return None
-        number = _number(name, value, where, -math.inf)
-        if number <= 0:
+        if not 0 < value < math.inf:
             raise SettingsError(
-                f"{name} is {number:g}", where=where, mend="give seconds above 0, or leave it out"
+                f"{name} is {value:g}", where=where, mend="give seconds above 0, or leave it out"
             )
-        return number
+        return float(value)
 
     def flag(self, name: str) -> bool:
         return bool(self._find(name)[0])
@@ -256,8 +252,8 @@ class _Source:
         if value is None:
             return None
         if isinstance(value, Mapping):
-            return {str(k): _number(f"epsilon of '{k}'", v, where, 0.0) for k, v in value.items()}
-        return _number("epsilon", value, where, 0.0)
+            return {str(k): _number(f"epsilon of '{k}'", v, where, "1e-3") for k, v in value.items()}
+        return _number("epsilon", value, where, "1e-3")
 
     def routes(self, backend: str) -> tuple[str | None, str, bool]:
         """Expression, where it was written, and whether it is a route file's."""
@@ -286,11 +282,13 @@ class _Source:
         return None, "", False
 
 
-def _number(name: str, value: Any, where: str, least: float) -> float:
+def _number(name: str, value: Any, where: str, example: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise SettingsError(f"{name} is {value!r}, not a number", where=where, mend=f"write {name} as 1e-3")
-    if math.isnan(value) or value < least:
-        raise SettingsError(f"{name} is {value!r}", where=where, mend=f"write a number of at least {least:g}")
+        raise SettingsError(
+            f"{name} is {value!r}, not a number", where=where, mend=f"write {name} as {example}"
+        )
+    if math.isnan(value) or value < 0:
+        raise SettingsError(f"{name} is {value!r}", where=where, mend="write a number of at least 0")
     return float(value)
 
 

@@ -91,6 +91,33 @@ def test_an_epsilon_that_cannot_be(project: Project, epsilon: object, what: str)
     result.stdout.no_fnmatch_line("During handling*")
 
 
+@pytest.mark.parametrize(
+    ("argument", "example"),
+    [
+        ("epsilon", "1e-3"),
+        ("atol", "1e-5"),
+        ("rtol", "1e-5"),
+        ("max_regression", "a number of percent, as 3"),
+    ],
+)
+def test_what_is_no_number_in_a_marker_says_how_it_is_written(
+    project: Project, argument: str, example: str
+) -> None:
+    project.tests(body(**{"epsilon": 1, argument: "3%"}))
+
+    result = project.run()
+
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(
+        [
+            f"{argument} is '3%', not a number",
+            f"  in: test_model.py::test_model, @pytest.mark.gptune(...), {argument}=",
+            f"  do: write {argument} as {example}",
+        ],
+        consecutive=True,
+    )
+
+
 @pytest.mark.parametrize("option", ["epsilon", "atol", "rtol", "max-regression"])
 @pytest.mark.parametrize("value", ["nan", "-0.5"])
 def test_a_number_that_cannot_be_is_an_error_of_each_test(project: Project, option: str, value: str) -> None:

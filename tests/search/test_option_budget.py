@@ -104,3 +104,18 @@ def test_mistakes(planted: PlantedProject, arguments: tuple[str, ...], message: 
     assert result.ret != 0
     assert any(message.strip("*").split("*")[0] in line for line in [*result.outlines, *result.errlines])
     result.stdout.no_fnmatch_line("*INTERNALERROR*")
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "-inf", "0"])
+def test_a_budget_is_seconds_above_0(planted: PlantedProject, seconds: str) -> None:
+    planted.plant(knobs=KNOBS)
+    result = planted.run("--gptune-search=fast", f"--gptune-budget={seconds}")
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(
+        [
+            f"budget is {seconds}",
+            "  in: --gptune-budget",
+            "  do: give seconds above 0, or leave it out",
+        ],
+        consecutive=True,
+    )
