@@ -25,13 +25,16 @@ def backend_names() -> tuple[str, ...]:
     return tuple(sorted({entry.name for entry in importlib.metadata.entry_points(group=GROUP)}))
 
 
-def check_registered(name: str) -> None:
+def check_registered(*names: str) -> None:
     """Refuse the name of a backend that is not registered; nothing is imported.
 
     Raises:
         SettingsError: no such backend.
     """
-    _entry(name)
+    known = backend_names()
+    for name in names:
+        if name not in known:
+            raise _unknown(name, known)
 
 
 def load_backend(name: str) -> Backend:
@@ -128,8 +131,11 @@ def expecting(backend: Backend, requests: Sequence[BuildRequest]) -> AbstractCon
 def _entry(name: str) -> importlib.metadata.EntryPoint:
     entries = [entry for entry in importlib.metadata.entry_points(group=GROUP) if entry.name == name]
     if not entries:
-        known = backend_names()
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"write {near[0]}" if near else f"use one of: {', '.join(known)}"
-        raise SettingsError(f"unknown backend '{name}'", mend=hint)
+        raise _unknown(name, backend_names())
     return entries[0]
+
+
+def _unknown(name: str, known: Sequence[str]) -> SettingsError:
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"write {near[0]}" if near else f"use one of: {', '.join(known)}"
+    return SettingsError(f"unknown backend '{name}'", mend=hint)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pytest_gptune.engines.registry import check_registered
 from pytest_gptune.errors import SettingsError
 
 MARKER_WHERE = "@pytest.mark.gptune(...)"
@@ -260,6 +261,11 @@ class _Source:
         marker_where = f"{self._where}, {MARKER_WHERE}, routes="
         of_marker = self._arguments.routes
         if isinstance(of_marker, Mapping):
+            # Those of other backends are not read, but a name that is none would pass for no routes.
+            try:
+                check_registered(*map(str, of_marker))
+            except SettingsError as error:
+                raise error.located(marker_where) from None
             of_marker = of_marker.get(backend)
         if of_marker is not None and not isinstance(of_marker, str):
             raise SettingsError(

@@ -144,6 +144,10 @@ MISTAKES = [
     Mistake("no epsilon", replace=(", epsilon=1e-5", "")),
     Mistake("a backend that is none", ("--gptune-backend=onnxruntim",)),
     Mistake(
+        "routes of a backend that is none",
+        replace=(f'routes="{ROUTES}"', f'routes={{"onnxruntim": "{ROUTES}"}}'),
+    ),
+    Mistake(
         "a backend that is not installed, with a search", ("--gptune-search=fast",), apart=WITHOUT_ONNXRUNTIME
     ),
     Mistake("a backend that is not installed, otherwise: a skip", apart=WITHOUT_ONNXRUNTIME, exit_code=0),

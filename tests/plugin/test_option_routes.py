@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from projects import MODEL, Project
 
@@ -42,6 +44,42 @@ def test_a_mapping_without_the_backend_names_no_routes(project: Project) -> None
     project.tests(named(repr({"tensorrt": "-copy_ppg=[on|off]"})))
 
     assert project.collect("--gptune-search=fast", f"--gptune-routes={REUSE}") == REUSE_OFF
+
+
+@pytest.mark.parametrize(
+    ("routes", "name", "mend"),
+    [
+        ({"onnxruntim": PATTERN}, "onnxruntim", "write onnxruntime"),
+        ({"onnxruntime": PATTERN, "tensorrt-rtx": PATTERN}, "tensorrt-rtx", "write tensorrt_rtx"),
+        ({"xyz": PATTERN}, "xyz", "use one of: onnxruntime, tensorrt, tensorrt_rtx"),
+        ({7: PATTERN}, "7", "use one of: onnxruntime, tensorrt, tensorrt_rtx"),
+    ],
+)
+def test_a_mapping_with_a_name_of_no_backend(
+    project: Project, routes: dict[object, str], name: str, mend: str
+) -> None:
+    project.tests(named(repr(routes)) + "\n    def test_other():\n        pass\n")
+
+    result = project.run("--gptune-search=fast")
+
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(
+        [
+            f"unknown backend '{name}'",
+            "  in: test_model.py::test_model, @pytest.mark.gptune(...), routes=",
+            f"  do: {mend}",
+        ],
+        consecutive=True,
+    )
+
+
+def test_a_mapping_may_name_a_backend_of_another_package(
+    project: Project, add_toy_backend: Callable[..., None]
+) -> None:
+    add_toy_backend()
+    project.tests(named(repr({"onnxruntime": PATTERN, "toy": "-toy0=[on|off]"})))
+
+    assert project.collect("--gptune-search=fast") == OFF
 
 
 def test_command_line_over_ini(project: Project) -> None:
