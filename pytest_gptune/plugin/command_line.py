@@ -11,7 +11,7 @@ import pytest
 
 from pytest_gptune.errors import GptuneError, SettingsError
 from pytest_gptune.plugin.options import INI_KEYS, OPTIONS
-from pytest_gptune.plugin.settings import report_paths
+from pytest_gptune.plugin.settings import given_routes, report_paths
 
 _AGAINST = "--gptune-against"
 
@@ -81,6 +81,7 @@ def check_command_line(config: pytest.Config) -> None:
         raise SettingsError(
             "--gptune-routes and --gptune-route-file exclude each other", mend="give one of them"
         )
+    _check_routes(config)
     for path in report_paths(config):
         if path.suffix != ".json":
             raise SettingsError(
@@ -114,6 +115,19 @@ def find_interpreter(python: str, folder: Path) -> str:
             mend="give the path of a python that has the old version, as old/bin/python",
         )
     return path
+
+
+def _check_routes(config: pytest.Config) -> None:
+    """Refuse a malformed expression; where all tests have routes of their own, no test would.
+
+    Raises:
+        GptuneError: it is malformed, or in a file that cannot be read.
+    """
+    from pytest_gptune.routes import RouteExpression
+
+    text, where, from_file = given_routes(config)
+    if text is not None:
+        RouteExpression.check_grammar(text, where=where, comments=from_file)
 
 
 def _check_route_timeout(config: pytest.Config) -> None:

@@ -1,4 +1,7 @@
-"""One frozen settings object for each test, from command line, marker and ini, in this precedence."""
+"""One frozen settings object for each test, from command line, marker and ini, in this precedence.
+
+Routes alone are the marker's first.
+"""
 
 from __future__ import annotations
 
@@ -120,6 +123,26 @@ def report_paths(config: pytest.Config) -> tuple[Path, ...]:
         return tuple(config.invocation_params.dir / path for path in given)
     of_ini = config.getini("gptune_report")
     return (config.rootpath / of_ini,) if of_ini else ()
+
+
+def given_routes(config: pytest.Config) -> tuple[str | None, str, bool]:
+    """What options and ini keys give to tests without routes of their own.
+
+    Returns:
+        The expression, where it was written, and whether it is a route file's.
+
+    Raises:
+        SettingsError: the route file cannot be read.
+    """
+    if (text := config.getoption("gptune_routes")) is not None:
+        return text, "--gptune-routes", False
+    if (path := config.getoption("gptune_route_file")) is not None:
+        return _read_routes(Path(path), "--gptune-route-file"), f"--gptune-route-file {path}", True
+    if text := config.getini("gptune_routes"):
+        return text, "ini gptune_routes", False
+    if path := config.getini("gptune_route_file"):
+        return _read_routes(config.rootpath / path, "ini gptune_route_file"), f"file {path}", True
+    return None, "", False
 
 
 def resolve(config: pytest.Config, arguments: MarkerArguments, where: str) -> Settings:
@@ -277,15 +300,7 @@ class _Source:
         # its own model.
         if of_marker is not None:
             return of_marker, marker_where, False
-        if (text := self._config.getoption("gptune_routes")) is not None:
-            return text, "--gptune-routes", False
-        if (path := self._config.getoption("gptune_route_file")) is not None:
-            return _read_routes(Path(path), "--gptune-route-file"), f"--gptune-route-file {path}", True
-        if text := self._config.getini("gptune_routes"):
-            return text, "ini gptune_routes", False
-        if path := self._config.getini("gptune_route_file"):
-            return _read_routes(self._config.rootpath / path, "ini gptune_route_file"), f"file {path}", True
-        return None, "", False
+        return given_routes(self._config)
 
 
 def _number(name: str, value: Any, where: str, example: str) -> float:

@@ -9,7 +9,9 @@ from pytest_gptune.routes.errors import RouteError
 from pytest_gptune.routes.knobs import KnobSpace
 from pytest_gptune.routes.route import Route
 from pytest_gptune.routes.sequence import FastRoutes, FullRoutes, RouteSequence
-from pytest_gptune.routes.terms import Term, parse_terms
+from pytest_gptune.routes.terms import Term, check_grammar, parse_terms
+
+_EXAMPLE = "-knob=[a|b]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +61,19 @@ class RouteExpression:
         """
         terms = parse_terms(text, space, where=where, comments=comments)
         if not terms:
-            example = next((knob.allowed_values for knob in space if knob.bounded), "-knob=[a|b]")
-            raise RouteError(
-                "the route expression is empty",
-                where=where,
-                mend=f"name at least one knob, as {example}, or give no routes to tune every bounded knob",
-            )
+            example = next((knob.allowed_values for knob in space if knob.bounded), _EXAMPLE)
+            raise _emptiness(where, example)
         return cls(space, terms)
+
+    @staticmethod
+    def check_grammar(text: str, *, where: str = "", comments: bool = False) -> None:
+        """Check what can be checked before any space of knobs is known: the form of the terms.
+
+        Raises:
+            RouteError: no space of knobs could make an expression of it.
+        """
+        if not check_grammar(text, where=where, comments=comments):
+            raise _emptiness(where, _EXAMPLE)
 
     def __str__(self) -> str:
         return " ".join(map(str, self.terms))
@@ -105,3 +113,11 @@ class RouteExpression:
     def full(self) -> RouteSequence:
         """The product of the listed values. Without the default route when the lists omit it."""
         return FullRoutes(self.terms)
+
+
+def _emptiness(where: str, example: str) -> RouteError:
+    return RouteError(
+        "the route expression is empty",
+        where=where,
+        mend=f"name at least one knob, as {example}, or give no routes to tune every bounded knob",
+    )

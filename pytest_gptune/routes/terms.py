@@ -63,12 +63,10 @@ def parse_terms(
         comments: ``#`` starts a comment that ends with the line.
         dash_optional: ``knob=a`` is read as ``-knob=a``.
     """
-    reader = _Reader(text, space, where, dash_optional)
-    # Comments are blanked, not removed, so that positions in messages are those of the file.
-    readable = _COMMENT.sub(lambda found: " " * len(found.group()), text) if comments else text
+    reader = _Reader(text, where, space, dash_optional)
     terms: list[Term] = []
     places: dict[str, int] = {}
-    for token in _TOKEN.finditer(readable):
+    for token in _tokens(text, comments):
         term = reader.term(token.group(), token.start())
         first = places.setdefault(term.knob.name, token.start())
         if first != token.start():
@@ -81,14 +79,43 @@ def parse_terms(
     return tuple(terms)
 
 
+def check_grammar(text: str, *, where: str = "", comments: bool = False) -> bool:
+    """Check the form of every term, whatever the knobs; whether there is any.
+
+    Raises:
+        RouteError: no space of knobs could make a term of it.
+    """
+    reader = _Text(text, where)
+    some = False
+    for found in _tokens(text, comments):
+        some = True
+        token, start = found.group(), found.start()
+        name, equals, given = token.partition("=")
+        name = name if equals else name.partition("[")[0]
+        example = f"{'' if name.startswith('-') else '-'}{name}=[a|b]"
+        if not given:
+            raise reader.without_value(token, start, example)
+        if not name.startswith("-"):
+            raise reader.error(
+                f"knob {quoted(name)} at {reader.place(start)} has no leading dash", f"write {example}"
+            )
+        if "[" in given:
+            reader.inside(token, given, start + len(name) + 1, example)
+    return some
+
+
+def _tokens(text: str, comments: bool) -> Iterator[re.Match[str]]:
+    # Comments are blanked, not removed, so that positions in messages are those of the file.
+    readable = _COMMENT.sub(lambda found: " " * len(found.group()), text) if comments else text
+    return _TOKEN.finditer(readable)
+
+
 @dataclass(frozen=True, slots=True)
-class _Reader:
-    """Reads single tokens; holds what its messages need. Offsets count from 0, messages from 1."""
+class _Text:
+    """What is read, and what its messages need. Offsets count from 0, messages from 1."""
 
     text: str
-    space: KnobSpace
     where: str
-    dash_optional: bool
 
     def place(self, offset: int) -> str:
         """Where ``offset`` is, for a message: the character, and the line if there are several."""
@@ -98,6 +125,46 @@ class _Reader:
     def error(self, what: str, mend: str) -> RouteError:
         return RouteError(what, where=self.where, mend=mend)
 
+    def without_value(self, token: str, start: int, example: str) -> RouteError:
+        """Of a token that is a name alone."""
+        return self.error(
+            f"knob {quoted(token)} at {self.place(start)} has no '=' and value"
+            if "=" not in token
+            else f"knob {quoted(token)} has no value at {self.place(start + len(token))}",
+            f"write {example}",
+        )
+
+    def inside(self, token: str, given: str, offset: int, example: str) -> tuple[str, int]:
+        """What stands in the brackets of ``given``, which begins at ``offset``, and where they open."""
+        before, _, rest = given.partition("[")
+        opening = offset + len(before)
+        inside, closing, after = rest.partition("]")
+        if before:
+            raise self.error(
+                f"text {quoted(before)} at {self.place(offset)} stands before '[' in {quoted(token)}",
+                f"write {example}",
+            )
+        if not closing or "[" in inside:
+            raise self.error(
+                f"'[' at {self.place(opening)} is not closed before the next '[' or the end: {quoted(token)}",
+                f"write {example}",
+            )
+        if after:
+            raise self.error(
+                f"text {quoted(after)} at {self.place(opening + len(inside) + 2)} stands after ']' "
+                f"in {quoted(token)}",
+                f"write {example}; put white space before the next knob",
+            )
+        return inside, opening
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader(_Text):
+    """Reads single tokens of an expression over a space of knobs."""
+
+    space: KnobSpace
+    dash_optional: bool
+
     def term(self, token: str, start: int) -> Term:
         """The term that ``token``, which begins at ``start``, stands for."""
         name, equals, given = token.partition("=")
@@ -106,10 +173,7 @@ class _Reader:
             name = name.partition("[")[0]
         knob = self._knob(name or token, start)
         if not equals:
-            raise self.error(
-                f"knob {quoted(token)} at {self.place(start)} has no '=' and value",
-                f"write {_example(knob)}",
-            )
+            raise self.without_value(token, start, _example(knob))
         offset = start + len(name) + 1
         # A closing bracket alone is left to the check of the value, which names it.
         if "[" not in given:
@@ -133,25 +197,7 @@ class _Reader:
 
     def _list(self, knob: Knob, token: str, given: str, offset: int) -> tuple[str, ...]:
         """The values of ``given``, a list in brackets that begins at ``offset``."""
-        before, _, rest = given.partition("[")
-        opening = offset + len(before)
-        inside, closing, after = rest.partition("]")
-        if before:
-            raise self.error(
-                f"text {quoted(before)} at {self.place(offset)} stands before '[' in {quoted(token)}",
-                f"write {_example(knob)}",
-            )
-        if not closing or "[" in inside:
-            raise self.error(
-                f"'[' at {self.place(opening)} is not closed before the next '[' or the end: {quoted(token)}",
-                f"write {_example(knob)}",
-            )
-        if after:
-            raise self.error(
-                f"text {quoted(after)} at {self.place(opening + len(inside) + 2)} stands after ']' "
-                f"in {quoted(token)}",
-                f"write {_example(knob)}; put white space before the next knob",
-            )
+        inside, opening = self.inside(token, given, offset, _example(knob))
         if not knob.bounded:
             raise self.error(
                 f"{knob.name} is open-ended, its values cannot be listed: "

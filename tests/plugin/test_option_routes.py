@@ -144,11 +144,8 @@ def test_both_at_once_are_refused_before_anything_runs(project: Project) -> None
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "the route expression is empty"),
         ("-ort:enable_mem_patern=[on|off]", "unknown knob '-ort:enable_mem_patern' at character 1"),
         ("-ort:enable_mem_pattern=[on|of]", "value 'of' at character 29 is not allowed for *pattern"),
-        ("-ort:enable_mem_pattern=[on", "'[[]' at character 25 is not closed *"),
-        ("-ort:enable_mem_pattern", "knob '-ort:enable_mem_pattern' at character 1 has no '=' and value"),
         (f"{PATTERN} {PATTERN}", "knob '*' is named twice, at character 1 and at character 34"),
     ],
 )
@@ -161,6 +158,54 @@ def test_a_mistake_in_the_expression_names_the_option_and_the_place(
 
     result.assert_outcomes(passed=1, errors=1)
     result.stdout.fnmatch_lines([message, "  in: --gptune-routes", "  do: *"])
+
+
+MALFORMED = [
+    ("", "the route expression is empty", "name at least one knob, as -knob=[[]a|b], or give no routes *"),
+    ("xx", "knob 'xx' at character 1 has no '=' and value", "write -xx=[[]a|b]"),
+    (f"{PATTERN} -b", "knob '-b' at character 34 has no '=' and value", "write -b=[[]a|b]"),
+    ("-b[on]", "knob '-b[[]on]' at character 1 has no '=' and value", "write -b=[[]a|b]"),
+    ("-b=", "knob '-b=' has no value at character 4", "write -b=[[]a|b]"),
+    ("b=[on|off]", "knob 'b' at character 1 has no leading dash", "write -b=[[]a|b]"),
+    ("-b=[on", "'[[]' at character 4 is not closed before the next *: '-b=[[]on'", "write -b=[[]a|b]"),
+    ("-b=on[off]", "text 'on' at character 4 stands before '[[]' in '-b=on[[]off]'", "write -b=[[]a|b]"),
+    ("-b=[on]-c=1", "text '-c=1' at character 8 stands after ']' *", "write -b=[[]a|b]; put white space *"),
+]
+"""Expression, message, and what to do; ``[[]`` is a bracket to ``fnmatch``."""
+
+
+@pytest.mark.parametrize(("text", "what", "mend"), MALFORMED)
+@pytest.mark.parametrize("body", [UNNAMED, named(repr(PATTERN))], ids=["unnamed", "named"])
+def test_a_malformed_expression_is_refused_though_all_tests_have_their_own(
+    project: Project, body: str, text: str, what: str, mend: str
+) -> None:
+    project.tests(body)
+
+    result = project.run(f"--gptune-routes={text}")
+
+    assert result.ret == 4
+    result.stderr.fnmatch_lines(
+        [f"ERROR: {what}", "  in: --gptune-routes", f"  do: {mend}"], consecutive=True
+    )
+
+
+def test_a_malformed_expression_of_a_route_file_or_the_ini_file(project: Project) -> None:
+    project.tests(named(repr(PATTERN)))
+    project.write("routes.txt", f"{PATTERN}  # memory\n-b\n")
+
+    result = project.run("--gptune-route-file=routes.txt")
+    assert result.ret == 4
+    result.stderr.fnmatch_lines(
+        ["ERROR: knob '-b' at character 44 (line 2) *", "  in: --gptune-route-file routes.txt"],
+        consecutive=True,
+    )
+
+    project.ini(gptune_routes="-b")
+    result = project.run()
+    assert result.ret == 4
+    result.stderr.fnmatch_lines(
+        ["ERROR: knob '-b' at character 1 *", "  in: ini gptune_routes"], consecutive=True
+    )
 
 
 def test_a_mistake_in_a_route_file_names_file_and_line(project: Project) -> None:
@@ -193,14 +238,14 @@ def test_a_mistake_in_a_marker_names_the_test(project: Project) -> None:
 
 
 def test_a_route_file_that_is_not_there(project: Project) -> None:
-    project.tests(UNNAMED)
+    project.tests(named(repr(PATTERN)))
 
     result = project.run("--gptune-route-file=absent.txt")
 
-    assert result.ret == 1
-    result.stdout.fnmatch_lines(
+    assert result.ret == 4
+    result.stderr.fnmatch_lines(
         [
-            "cannot read the route file: No such file or directory",
+            "ERROR: cannot read the route file: No such file or directory",
             "  in: --gptune-route-file absent.txt",
             "  do: correct the path",
         ]
