@@ -87,7 +87,11 @@ class LateRoutes:
         self.state.spend(spec.tuning, 0.0, at_least=sum(r.wall_s for r in self.records.values()))
         expression = _expression(spec, space)
         search = self.state.search(
-            spec.search, expression, max_routes=spec.max_routes, mixed_max_routes=spec.mixed_max_routes
+            spec.search,
+            expression,
+            spec.tuning,
+            max_routes=spec.max_routes,
+            mixed_max_routes=spec.mixed_max_routes,
         )
         while routes := [r for r in self._propose(search, space) if _key(r, space) not in self.records]:
             vetoes = self.state.vetoes(spec.tuning, routes)

@@ -111,12 +111,11 @@ def make_plan(definition: pytest.Function, state: State) -> Plan:
     if not expression.runnable:
         values = "; ".join(f"{p.knob}={p.value}: {p.reason}" for p in expression.pruned)
         raise BackendMissingError(f"the fixed routes are pruned on this machine: {values}")
-    owner = ".".join(part for part in where.split("::")[1:])
     kept = _kept(settings, model, backend, options, state, where)
     default = expression.default
     return Plan(
         where=where,
-        owner=owner,
+        owner=_owner(where),
         test_file=test_file,
         settings=settings,
         backend=backend,
@@ -128,7 +127,7 @@ def make_plan(definition: pytest.Function, state: State) -> Plan:
         expression=expression,
         default=default,
         routes=_filtered(
-            tuple(_routes(settings, expression, space, test_file, owner, state, kept)), default, where, state
+            tuple(_routes(settings, expression, space, test_file, where, state, kept)), default, where, state
         ),
         kept=kept,
         pruned=tuple((p.knob, p.value, p.reason) for p in expression.pruned),
@@ -226,6 +225,10 @@ def check_kept(
         raise KeptEngineError(error.what, where=f"{where}, --gptune-engine", mend=mend) from None
 
 
+def _owner(where: str) -> str:
+    return ".".join(part for part in where.split("::")[1:])
+
+
 def _filtered(
     routes: tuple[PlannedRoute, ...], default: Route, where: str, state: State
 ) -> tuple[PlannedRoute, ...]:
@@ -253,7 +256,7 @@ def _routes(
     expression: RouteExpression,
     space: KnobSpace,
     test_file: Path,
-    owner: str,
+    where: str,
     state: State,
     kept: KeptFile | None,
 ) -> Iterator[PlannedRoute]:
@@ -277,6 +280,7 @@ def _routes(
             routes = state.search(
                 settings.search,
                 expression,
+                where,
                 max_routes=settings.max_routes,
                 mixed_max_routes=settings.mixed_max_routes,
             ).initial()
@@ -289,7 +293,7 @@ def _routes(
         key = route_key(route, space)
         seen.add(key)
         yield PlannedRoute(route, route.id_against(default), key, of_search=True)
-    for route in _baseline_routes(test_file, owner, settings.backend, space, default):
+    for route in _baseline_routes(test_file, _owner(where), settings.backend, space, default):
         key = route_key(route, space)
         if key not in seen:
             seen.add(key)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gptune.accuracy import Golden, Metric, find_metric, load_golden
+from pytest_gptune.accuracy import BUILTIN_METRICS, Golden, Metric, find_metric, load_golden
 from pytest_gptune.engines.base import Backend, Environment, ModelInfo
 from pytest_gptune.engines.in_process import InProcessBackend
 from pytest_gptune.engines.onnx_model import inspect_model
@@ -21,6 +21,13 @@ from pytest_gptune.engines.worker import WorkerBackend
 from pytest_gptune.errors import GptuneError
 from pytest_gptune.plugin.command_line import find_interpreter
 from pytest_gptune.plugin.device_lock import DeviceLock
+from pytest_gptune.plugin.hook_answers import (
+    FILTER,
+    ask_hook,
+    checked_metric,
+    checked_search,
+    hook_failure,
+)
 from pytest_gptune.plugin.known_engines import KnownEngines
 from pytest_gptune.plugin.progress import Progress
 from pytest_gptune.records.cache_files import read_existing
@@ -28,7 +35,7 @@ from pytest_gptune.records.priors import helpful_values
 from pytest_gptune.records.tuning_cache import CacheError
 from pytest_gptune.reports.tuning_report import TuningReport
 from pytest_gptune.routes import KnobSpace, Route, RouteExpression
-from pytest_gptune.search import SEARCHES, Search, bounded, create
+from pytest_gptune.search import SEARCHES, Search, create
 from pytest_gptune.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -100,18 +107,18 @@ class State:
         return budget_s is not None and self._spent_s.get(tuning, 0.0) >= budget_s
 
     def search(
-        self, name: str, expression: RouteExpression, *, max_routes: int, mixed_max_routes: int
+        self, name: str, expression: RouteExpression, where: str, *, max_routes: int, mixed_max_routes: int
     ) -> Search:
         """The search called ``name``, asking the hook for one that is not built in.
 
         Raises:
             RouteError: there is none, or it begins with too many routes.
+            GptuneError: the hook failed, or what it gave is no search.
         """
         if name not in SEARCHES:
-            own = self.config.hook.pytest_gptune_search(name=name, expression=expression)
+            own = ask_hook(self.config, "pytest_gptune_search", where, name=name, expression=expression)
             if own is not None:
-                found: Search = own
-                return bounded(found, max_routes)
+                return checked_search(own, name, where, max_routes)
         return create(name, expression, max_routes=max_routes, mixed_max_routes=mixed_max_routes)
 
     def hints(self, priors: tuple[Path, ...]) -> dict[tuple[str, str], float]:
@@ -138,13 +145,11 @@ class State:
             GptuneError: the hook failed.
         """
         found: dict[Route, str] = {}
-        try:
-            for vetoed in self.config.hook.pytest_gptune_filter_routes(nodeid=nodeid, routes=routes):
+        for vetoed in ask_hook(self.config, FILTER, nodeid, nodeid=nodeid, routes=routes):
+            try:
                 found.update({route: str(reason) for route, reason in dict(vetoed).items()})
-        except Exception as error:  # whatever a conftest.py raises
-            raise GptuneError(
-                f"the hook pytest_gptune_filter_routes failed: {type(error).__name__}: {error}", where=nodeid
-            ) from error
+            except Exception as error:  # it gave anything but a mapping
+                raise hook_failure(FILTER, error, nodeid) from error
         return found
 
     def own_verdict(self, report: TuningReport) -> TuningReport:
@@ -232,9 +237,15 @@ class State:
         return self._goldens[key]
 
     def metric(self, name: str) -> str | Metric:
-        """The metric a name stands for, asking the hook for one that is not built in."""
-        own = self.config.hook.pytest_gptune_metric(name=name)
-        return find_metric(name, {} if own is None else {name: own})
+        """The metric a name stands for, asking the hook for one that is not built in.
+
+        Raises:
+            GptuneError: there is none, or the hook failed.
+        """
+        if name in BUILTIN_METRICS:
+            return name
+        own = ask_hook(self.config, "pytest_gptune_metric", "", name=name)
+        return find_metric(name, {} if own is None else {name: checked_metric(own)})
 
 
 _STATE = pytest.StashKey[State]()

@@ -198,6 +198,30 @@ def test_a_metric_of_ones_own(project: Project) -> None:
     assert not passes(project, "--gptune-metric=one")
 
 
+@pytest.mark.parametrize(
+    ("answer", "what", "where"),
+    [
+        ("1 / 0", "failed: ZeroDivisionError: division by zero", "--gptune-metric, *conftest.py:2"),
+        ("max", "returned <built-in function max>, which is no Metric", "--gptune-metric"),
+    ],
+)
+def test_a_metric_hook_that_fails_is_said_at_the_test(
+    project: Project, answer: str, what: str, where: str
+) -> None:
+    project.tests(body(epsilon=0.5) + "\n    def test_other():\n        pass\n")
+    project.write("conftest.py", f"def pytest_gptune_metric(name):\n    return {answer}\n")
+
+    # It is not asked for what is built in.
+    project.run(ROUTE).assert_outcomes(passed=2, skipped=1)
+
+    result = project.run("--gptune-metric=own")
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(
+        [f"the hook pytest_gptune_metric {what}", f"  in: {where}", "  do: *"], consecutive=True
+    )
+    result.stdout.no_fnmatch_line("*During handling*")
+
+
 @pytest.mark.parametrize("name", ["atol", "rtol"])
 def test_tolerances_of_l0_of_the_command_line_over_marker_over_ini(project: Project, name: str) -> None:
     project.tests(body(epsilon=0, metric="l0"))

@@ -188,10 +188,83 @@ def test_a_filter_hook_that_fails_is_said_at_the_test(planted: PlantedProject) -
     planted.write(
         "conftest.py", "def pytest_gptune_filter_routes(nodeid, routes):\n    raise KeyError('x')\n"
     )
+    planted.write("test_other.py", "def test_other():\n    pass\n")
     result = planted.run("--gptune-search=fast")
+    message = one_message(result, "test_model.py::test_model, *conftest.py:2")
+    assert message == "the hook pytest_gptune_filter_routes failed: KeyError: 'x'"
+
+
+@pytest.mark.parametrize("answer", ["('a', 'b', 'c')", "7"])
+def test_a_filter_hook_that_gives_no_mapping_is_said_at_the_test(
+    planted: PlantedProject, answer: str
+) -> None:
+    planted.plant(knobs=KNOBS)
+    planted.write("conftest.py", f"def pytest_gptune_filter_routes(nodeid, routes):\n    return {answer}\n")
+    planted.write("test_other.py", "def test_other():\n    pass\n")
+    message = one_message(planted.run("--gptune-search=fast"), "test_model.py::test_model, *")
+    assert message.startswith("the hook pytest_gptune_filter_routes failed: ")
+
+
+def one_message(result: pytest.RunResult, where: str) -> str:
+    """The first line of the only error of a run; its place is ``where``, and the other test ran."""
+    result.assert_outcomes(passed=1, errors=1)
     assert result.ret == 1
-    result.stdout.fnmatch_lines(["*the hook pytest_gptune_filter_routes failed: KeyError: 'x'*"])
-    result.stdout.no_fnmatch_line("*INTERNALERROR*")
+    text = result.stdout.str() + result.stderr.str()
+    for unwanted in ("Traceback", "During handling", "INTERNALERROR", "\nE  "):
+        assert unwanted not in text
+    result.stdout.fnmatch_lines([f"  in: {where}", "  do: *"], consecutive=True)
+    lines = result.outlines
+    (start,) = [n for n, line in enumerate(lines) if line.startswith("_") and " test_model" in line]
+    return lines[start + 1]
+
+
+NO_SEARCH = [
+    ("raise KeyError('x')", "the hook pytest_gptune_search failed: KeyError: 'x'"),
+    ("return helper()", "the hook pytest_gptune_search failed: ZeroDivisionError: division by zero"),
+    ("return 'fast'", "the hook pytest_gptune_search returned 'fast', which is no search"),
+    ("return Begins", "the hook pytest_gptune_search returned <class 'conftest.Begins'>, which is no search"),
+    ("return Begins(KeyError('x'))", "the search 'own' failed: KeyError: 'x'"),
+    ("return Begins(None)", "the search 'own' failed: TypeError: object of type 'NoneType' has no len()"),
+    ("return Begins(['-a=on'])", "the search 'own' began with '-a=on', which is no route"),
+]
+
+
+@pytest.mark.parametrize(("body", "message"), NO_SEARCH)
+def test_a_search_that_cannot_begin_is_said_at_the_test(
+    planted: PlantedProject, body: str, message: str
+) -> None:
+    planted.plant(knobs=KNOBS)
+    planted.write("test_other.py", "def test_other():\n    pass\n")
+    planted.write(
+        "conftest.py",
+        f"""
+        def helper():
+            return 1 / 0
+
+        class Begins:
+            name = "own"
+
+            def __init__(self, routes):
+                self.routes = routes
+
+            def initial(self):
+                if isinstance(self.routes, Exception):
+                    raise self.routes
+                return self.routes
+
+            def propose(self, results):
+                return ()
+
+            def notes(self, results):
+                return ()
+
+        def pytest_gptune_search(name, expression):
+            {body}
+        """,
+    )
+    hook = message.startswith("the hook pytest_gptune_search failed")
+    where = "test_model.py::test_model" + (", *conftest.py:23" if hook else "")
+    assert one_message(planted.run("--gptune-search=own"), where) == message
 
 
 def test_a_verdict_of_ones_own_is_asked_before_anything_is_written(planted: PlantedProject) -> None:
