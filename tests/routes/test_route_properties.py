@@ -194,6 +194,9 @@ def test_any_text_is_read_or_refused(text: str, comments: bool) -> None:
     expression = read_or_refusal(lambda: RouteExpression.parse(text, AB, comments=comments))
     if expression is not None:
         assert RouteExpression.parse(str(expression), AB) == expression
+        # What is checked without the knobs refuses nothing that could be read with them.
+        RouteExpression.check_grammar(text, comments=comments)
+    read_or_refusal(lambda: RouteExpression.check_grammar(text, comments=comments))
     route = read_or_refusal(lambda: Route.parse(text, AB))
     if route is not None:
         assert Route.parse(str(route), AB) == route
