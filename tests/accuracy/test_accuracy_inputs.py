@@ -197,6 +197,12 @@ class TestFit:
         given = {"ids": np.array([1, 2]), "x": np.zeros((1, 3))}
         assert list(fit_inputs(given, [X, IDS])) == ["x", "ids"]
 
+    def test_of_a_type_that_no_golden_holds(self):
+        with pytest.raises(InputsError, match="dtype str of the model is not supported") as info:
+            fit_inputs({"s": np.array(["a"])}, [X, Info("s", "str", (1,))])
+        assert "tune a part of the model without 's' str[1]" in str(info.value)
+        assert "give arrays" not in str(info.value)
+
     def test_the_given_array_stays_as_it_is(self):
         array = np.zeros((1, 3), np.float32)
         fit_inputs({"x": array}, [X])["x"][:] = 1

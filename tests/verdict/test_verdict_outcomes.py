@@ -304,6 +304,16 @@ class TestInaccurate:
         rows = steady.path / "rows.json"
         assert not rows.exists() or json.loads(rows.read_text() or '{"benchmarks": []}')["benchmarks"] == []
 
+        assert "of another model" not in run.text
+
+    def test_a_golden_of_another_model_is_told(self, steady: SteadyProject) -> None:
+        other_weights(steady)
+        for search in ("full", "replay"):
+            run = steady.run(f"--gptune-search={search}")
+            assert (run.code, run.said) == (1, ("fail", "no_route_passes"))
+            assert "The golden is of another model than this one" in run.text
+        assert steady.run("--gptune-search=full", "--gptune-update-goldens").said[0] == "pass"
+
     def test_its_routes_are_xfailed_and_the_baselines_fails(self, steady: SteadyProject) -> None:
         steady.move_golden(1e-2)
         run = steady.run("--gptune-search=full")

@@ -71,9 +71,7 @@ def _of_attribute(attribute: Any, around: Mapping[str, bytes], depth: int) -> by
 
 def _of_inner(graph: Any, around: Mapping[str, bytes], depth: int) -> bytes:
     """Of a graph within a node, whose inputs are known by their place."""
-    own = {
-        item.name: _of("inner", depth, index, _plain(item.type)) for index, item in enumerate(graph.input)
-    }
+    own = {item.name: _of("inner", depth, index, _plain(item.type)) for index, item in enumerate(graph.input)}
     return _of_graph(graph, {**around, **own}, depth)
 
 
