@@ -281,6 +281,8 @@ def _checked_shapes(
     if found:
         if example:
             mend = f"write shapes={example!r} in the gptune marker, with the dimensions you want"
+            if any(specs[name].shape is None for name in example):
+                mend += " and as many of them, or give inputs="
         else:
             texts = ", ".join(_spec_text(spec) for spec in signature) or "no input"
             mend = f"write shapes={{...}} in the gptune marker that fit {texts}"

@@ -120,8 +120,9 @@ class TestRandom:
     def test_unsupported(self):
         with pytest.raises(InputsError, match="dtype string is not supported"):
             random_inputs([Info("s", "string", (1,))], {}, 0)
-        with pytest.raises(InputsError, match="unknown rank"):
-            random_inputs([Info("s", "float32", None)], {}, 0)
+        with pytest.raises(InputsError, match="unknown rank") as caught:
+            random_inputs([Info("s", "float32", None)], {}, 0, where="here")
+        assert (caught.value.where, "or give inputs=" in caught.value.mend) == ("here", True)
         assert random_inputs([Info("s", "float32", None)], {"s": (2,)}, 0)["s"].shape == (2,)
 
     @pytest.mark.parametrize("seed", [-1, 1.0, True, None])
