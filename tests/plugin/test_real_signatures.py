@@ -186,8 +186,7 @@ def test_a_reference_of_another_shape_is_still_a_mistake(project: Project, tmp_p
     put(project, embedding())
     wrong = "def wrong(ids):\n    return {'pooled': np.zeros((1, 7), np.float32)}\n"
     project.tests(body('shapes={"ids": (1, 5)}, reference=wrong', wrong), golden=None)
-    project.run(UPDATE)
-    result = project.run()
+    result = project.run(UPDATE)
     result.stdout.fnmatch_lines(["*output 'pooled': shape [[]1, 7[]] does not fit*"])
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
