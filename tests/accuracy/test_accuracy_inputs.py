@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import math
+import pickle
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -342,10 +343,13 @@ class TestNpz:
         self.expect(path, "the .npz is empty")
         np.save(tmp_path / "b.npy", np.ones(1))
         self.expect(tmp_path / "b.npy", "a single array")
-        path.write_bytes(b"text")
-        self.expect(path, "cannot be read")
+        for content in (b"text", b"x,y\n1,2\n", pickle.dumps({"x": 1}), b"\x08\x01\x10\x01"):
+            path.write_bytes(content)
+            self.expect(path, "it is not an .npz file")
         path.write_bytes(b"")
-        self.expect(path, "cannot be read")
+        self.expect(path, "the .npz file is empty")
+        path.write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
+        self.expect(path, "Git LFS pointer")
         np.savez(path, x=np.arange(100))
         path.write_bytes(path.read_bytes()[:-50])
         self.expect(path, "cannot be read")
