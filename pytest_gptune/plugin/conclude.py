@@ -323,7 +323,7 @@ class _Conclusion:
             message = f"the baseline's route, built again: {contest.result.failures[entry_key]}"
             return self._done(Verdict("fail", "baseline_route_inaccurate", message=message))
         if winner is None:
-            return self._done(Verdict("fail", "no_route_passes", message="no route passed when built again."))
+            return self._done(Verdict("fail", "no_route_passes", message=self._why_none(contest)))
         if spec.update_baseline:
             self.asked = True
             asked = self._state.own_verdict(self._done(Verdict("new", "written"), winner, close))
@@ -378,6 +378,12 @@ class _Conclusion:
             advised = verdict.saying("Tuning again is worth while.")
             verdict = replace(advised, command=_tune_command(spec))
         return self._done(verdict, winner, close)
+
+    def _why_none(self, contest: Contest) -> str:
+        """That no route stood the finals, and what stopped the first of them."""
+        ids = {record.key: record.id for record in self._report.routes}
+        reasons = (f"; {ids[key]}: {error}" for key, error in contest.result.failures.items() if key in ids)
+        return "no route passed when built again" + next(reasons, ".")
 
     def _unavailable(self, entry: BaselineEntry) -> Verdict:
         spec = self._report.spec
