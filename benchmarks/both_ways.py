@@ -1,6 +1,7 @@
 """Default and winner of a workload by the plugin's engines and by the independent script's, in turns.
 
     python benchmarks/both_ways.py docs/results/workloads-h200.json --only squeezenet
+    python benchmarks/both_ways.py docs/results/workloads-h200.json --default-only --builds 12
     python benchmarks/both_ways.py docs/results/workloads-cpu.json --only squeezenet --builds 8
 
 ``workloads.py`` runs the script after the finals. What changes on the machine in between, as the pace of a
@@ -8,7 +9,7 @@ host that others use, is in the difference of the two. Here the winners of an ea
 again, and every build of either way is interleaved with the others block by block, by the code of the
 finals: on a device each in a process of its own, on a CPU the plugin's in one worker and the script's in this
 process, which takes longer blocks there. Writes JSON: the latency of each build, the speedup either way, and
-the ratio of the two ways with its 95 % interval.
+the ratio of the two ways with its 95 % interval. A workload that fails has its reason in ``error``.
 """
 
 from __future__ import annotations
@@ -39,6 +40,9 @@ def main() -> None:
     parser.add_argument("winners", type=Path, help="an output of workloads.py")
     parser.add_argument("--only", action="append", metavar="NAME", help="this workload; may repeat")
     parser.add_argument("--builds", type=int, default=5, help="of each engine either way, default 5")
+    parser.add_argument(
+        "--default-only", action="store_true", help="not the winner, where that is known to agree"
+    )
     parser.add_argument("--projects", type=Path, help="of workloads.py: a golden there calibrates int8")
     parser.add_argument("--packages", type=Path, default=HERE.parent / "build" / "workloads")
     parser.add_argument("--output", type=Path, help="a JSON file, else printed")
@@ -48,6 +52,7 @@ def main() -> None:
     from device_name import gpu_of_this_machine
 
     from pytest_gptune.engines.machine import cpu_model, usable_cores
+    from pytest_gptune.errors import GptuneError
 
     document = json.loads(given.winners.read_text())
     found: dict[str, Any] = {}
@@ -61,8 +66,12 @@ def main() -> None:
     }
     for item in document["workloads"]:
         if item["name"] in (given.only or [item["name"]]) and item.get("winner"):
-            found[item["name"]] = both_ways(item, document, given)
-            print(item["name"], json.dumps(found[item["name"]]["plugin_over_script"]), file=sys.stderr)
+            try:
+                found[item["name"]] = both_ways(item, document, given)
+            except (GptuneError, EOFError, OSError) as error:  # the script's process ended, for one
+                found[item["name"]] = {"error": f"{type(error).__name__}: {error}"}
+            said = found[item["name"]].get("plugin_over_script", found[item["name"]])
+            print(item["name"], json.dumps(said), file=sys.stderr)
             if given.output:
                 given.output.parent.mkdir(parents=True, exist_ok=True)
                 given.output.write_text(json.dumps(result, indent=1) + "\n")
@@ -80,7 +89,7 @@ def both_ways(
 
     from pytest_gptune.engines.base import BuildRequest
     from pytest_gptune.engines.worker import WorkerBackend
-    from pytest_gptune.timing.finals import Contestant, FinalsPlan, run_finals
+    from pytest_gptune.timing.finals import Contestant, FinalsPlan, FinalsResult, run_finals
 
     described, provider, threads = workload(item["name"]), document["provider"], document["threads"]
     options = described.options(document.get("groups", "--groups" in document["command"].split()))
@@ -92,9 +101,11 @@ def both_ways(
     tuned = tuned_request(described, item["winner"]["route"], options, golden)
     default = tuned_request(described, item["default"]["route"], options, golden)
     if item["sha256"] != default.model_sha256:
-        raise SystemExit(f"{item['name']}: the model is not the one that was tuned")
+        return {"error": "the model is not the one that was tuned"}
     requests: dict[str, BuildRequest] = {"default": default, "winner": tuned}
     routes = dict(zip(requests, script_routes(item["default"]["route"], tuned, threads), strict=True))
+    if given.default_only:
+        del requests["winner"]
     kind = WorkerBackend if provider == "cpu" else AProcessEach
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -104,11 +115,11 @@ def both_ways(
         named: dict[str, Any] = cases[0]
         np.savez(inputs, **named)
 
-        def by_plugin(request: BuildRequest) -> Callable[[], Any]:
+        fresh = {key: replace(request, fresh=True) for key, request in requests.items()}
+
+        def by_plugin(key: str) -> Callable[[], Any]:
             def build() -> Any:
-                fresh = replace(request, fresh=True)
-                with backend.expecting([fresh]):
-                    engine = backend.build(fresh)
+                engine = backend.build(fresh[key])
                 for case in cases:
                     engine.run(case)  # as the finals, which check what they measure
                 engine.load(cases[0])
@@ -117,12 +128,15 @@ def both_ways(
             return build
 
         scripts = _scripts(requests, routes, inputs, provider, given.builds)
-        contestants = [Contestant(f"plugin {key}", by_plugin(requests[key])) for key in requests]
+        contestants = [Contestant(f"plugin {key}", by_plugin(key)) for key in requests]
         contestants += [Contestant(f"script {key}", scripts[key]) for key in requests]
         start = time.perf_counter()
-        result = run_finals(contestants, FinalsPlan(), random.Random(), builds=given.builds)
+        result, plan, rng = FinalsResult(), FinalsPlan(), random.Random()
+        for _ in range(given.builds):
+            with backend.expecting(list(fresh.values())):  # side by side, as in the finals
+                run_finals(contestants, plan, rng, builds=1, result=result)
     if result.failures:
-        raise SystemExit("\n".join(f"{item['name']}, {key}: {why}" for key, why in result.failures.items()))
+        return {"error": "; ".join(f"{key}: {why}" for key, why in result.failures.items())}
     return {**_figures(result), "seconds": round(time.perf_counter() - start, 1)}
 
 
@@ -184,29 +198,31 @@ def _figures(result: Any) -> dict[str, Any]:
     from pytest_gptune.timing.statistics import paired_ratio
 
     latencies = {key: result.latencies(key) for key in result.blocks}
+    measured = [key for key in ("default", "winner") if f"plugin {key}" in latencies]
+    found: dict[str, Any] = {
+        "blocks_of_a_build": len(next(iter(result.blocks.values()))[0]),
+        "latencies_ms": {key: [round(value * 1e3, 5) for value in each] for key, each in latencies.items()},
+        "warnings": {f"plugin {key}": list(result.warnings(f"plugin {key}")) for key in measured},
+    }
 
     def ratio(first: list[float], second: list[float]) -> dict[str, Any]:
         found = paired_ratio(first, second)
         return {"value": round(found.value, 4), "interval": [round(found.low, 4), round(found.high, 4)]}
 
-    ways = ("plugin", "script")
-    speedups = {
-        way: [a / b for a, b in zip(latencies[f"{way} default"], latencies[f"{way} winner"], strict=True)]
-        for way in ways
+    found["plugin_over_script"] = {
+        key: ratio(latencies[f"plugin {key}"], latencies[f"script {key}"]) for key in measured
     }
-    return {
-        "blocks_of_a_build": len(next(iter(result.blocks.values()))[0]),
-        "latencies_ms": {key: [round(value * 1e3, 5) for value in each] for key, each in latencies.items()},
-        "speedup": {way: ratio(latencies[f"{way} default"], latencies[f"{way} winner"]) for way in ways},
-        "plugin_over_script": {
-            "default": ratio(latencies["plugin default"], latencies["script default"]),
-            "winner": ratio(latencies["plugin winner"], latencies["script winner"]),
-            "speedup": ratio(speedups["plugin"], speedups["script"]),
-        },
-        "warnings": {
-            f"plugin {key}": list(result.warnings(f"plugin {key}")) for key in ("default", "winner")
-        },
-    }
+    if "winner" in measured:
+        ways = ("plugin", "script")
+        speedups = {
+            way: [a / b for a, b in zip(latencies[f"{way} default"], latencies[f"{way} winner"], strict=True)]
+            for way in ways
+        }
+        found["speedup"] = {
+            way: ratio(latencies[f"{way} default"], latencies[f"{way} winner"]) for way in ways
+        }
+        found["plugin_over_script"]["speedup"] = ratio(speedups["plugin"], speedups["script"])
+    return found
 
 
 if __name__ == "__main__":

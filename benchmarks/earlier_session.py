@@ -1,11 +1,12 @@
-"""What an earlier session of its process costs an engine.
+"""What an earlier session of its process costs an engine, and what else happened there before it.
 
     python benchmarks/earlier_session.py
     python benchmarks/earlier_session.py squeezenet --provider cuda --builds 8
 
 An engine is built in a process of its own: at once; in one that got ready before, as in the finals on a
-GPU; and in one that found out the engine's digest before, by a session that it let go. All are measured in
-turns by the code of the finals. Without a name the model is a chain of 1,200 tiny nodes: its latency is
+GPU; in one that found out the engine's digest before, by a session that it let go; and with CUDA in one that
+found out before how fast kernels start, as the processes of a search do. All are measured in turns by the
+code of the finals. Without a name the model is a chain of 1,200 tiny nodes: its latency is
 what ONNX Runtime does for each node, as the host's is before a GPU. Prints JSON: latencies of each
 build, and ratios with their 95 % intervals.
 """
@@ -20,6 +21,7 @@ import sys
 import tempfile
 import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +57,12 @@ def compare(given: argparse.Namespace) -> dict[str, Any]:
     from pytest_gptune.engines.onnx_model import inspect_model
     from pytest_gptune.timing.finals import Contestant, FinalsPlan, run_finals
 
+    class WatchedBefore(AProcessEach):
+        """As if further engines were to come in that process."""
+
+        def _identified(self, request: BuildRequest, deadline: float) -> BuildRequest:
+            return replace(super()._identified(request, deadline), fresh=False)
+
     class DigestBefore(AProcessEach):
         """Leaves it to the build to find out the digest."""
 
@@ -80,12 +88,15 @@ def compare(given: argparse.Namespace) -> dict[str, Any]:
         with (
             closing(AProcessEach("onnxruntime", route_timeout_s=300)) as alone,
             closing(DigestBefore("onnxruntime", route_timeout_s=300)) as after,
+            closing(WatchedBefore("onnxruntime", route_timeout_s=300)) as watched,
         ):
             contestants = [
                 Contestant(_ONE, building(alone)),
                 Contestant("got ready", building(alone, ready=True)),
                 Contestant("an earlier session", building(after)),
             ]
+            if given.provider == "cuda":
+                contestants.append(Contestant("watched", building(watched)))
             result = run_finals(contestants, FinalsPlan(rounds=6), random.Random(), builds=given.builds)
     if result.failures:
         raise SystemExit("\n".join(f"{key}: {why}" for key, why in result.failures.items()))

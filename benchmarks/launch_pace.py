@@ -56,7 +56,7 @@ class Process:
         from pytest_gptune.engines.base import BuildRequest
 
         pairs = tuple((f"-ort:{k}", v) for k, _, v in (token.partition("=") for token in route.split()))
-        request = BuildRequest(self.model.path, self.model.sha256, pairs, options=self.options, fresh=True)
+        request = BuildRequest(self.model.path, self.model.sha256, pairs, options=self.options)
         engine = self.backend.build(request)
         engine.load(self.inputs)
         return engine

@@ -95,7 +95,7 @@ class Contest:
         self.expression = RouteExpression.parse(" ".join(terms), self.space)
         self.routes = [str(route.minimal(self.space)) for route in self.expression.fast()]
         (item,) = self.model.inputs
-        shape = tuple(dim if isinstance(dim, int) else 1 for dim in item.shape)
+        shape = tuple(dim if isinstance(dim, int) else 1 for dim in item.shape or ())
         test = TEST.format(
             name=item.name, shape=shape, model=self.model.path, epsilon=EPSILON, routes=str(self.expression)
         )

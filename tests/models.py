@@ -38,7 +38,7 @@ ONNX Runtime's CPU provider passes all but the last two through Identity; it tak
 floats only as ``OrtValue``.
 """
 
-Shape = Sequence[int | str]
+Shape = Sequence[int | str] | None
 Values = Mapping[str, tuple[int, Shape]]
 
 
@@ -52,13 +52,20 @@ def build(
     ir_version: int = IR_VERSION,
     domains: Sequence[str] = (),
 ) -> onnx.ModelProto:
-    """Return a model of these nodes; inputs and outputs map names to ``(type, shape)``."""
+    """Return a model of these nodes; inputs and outputs map names to ``(type, shape)``, None for any rank."""
+
+    def values(of: Values) -> list[onnx.ValueInfoProto]:
+        return [
+            helper.make_tensor_value_info(name, kind, None if shape is None else list(shape))
+            for name, (kind, shape) in of.items()
+        ]
+
     graph = helper.make_graph(
         list(nodes),
         "graph",
-        [helper.make_tensor_value_info(name, kind, list(shape)) for name, (kind, shape) in inputs.items()],
-        [helper.make_tensor_value_info(name, kind, list(shape)) for name, (kind, shape) in outputs.items()],
-        [numpy_helper.from_array(values, name) for name, values in (weights or {}).items()],
+        values(inputs),
+        values(outputs),
+        [numpy_helper.from_array(array, name) for name, array in (weights or {}).items()],
     )
     return helper.make_model(
         graph,

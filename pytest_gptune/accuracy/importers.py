@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 FIRST_CASE = "case0"
 _PB_NAME = re.compile(r"(?:(?P<prefix>.+)_)?(?P<role>input|output)_(?P<number>\d+)\.pb")
+_LFS_POINTER = b"version https://git-lfs"
 _ACCEPTED = (
     "an .npz whose keys are tensor names, or a folder of input_0.pb, output_0.pb or of test_data_set_*"
 )
@@ -54,10 +55,16 @@ def read_npz(
     arrays: dict[str, NDArray[Any]] = {}
     try:
         # From memory: NumPy leaves a file open whose zip directory it cannot read.
-        loaded = np.load(io.BytesIO(path.read_bytes()), allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
+        content = path.read_bytes()
+        if content.startswith(_LFS_POINTER):
+            raise error("it is a Git LFS pointer, not an .npz file", where=place, mend="run: git lfs pull")
+        if content.startswith(b"\x93NUMPY"):
             raise error("it is a single array (.npy), not an .npz", where=place, mend=f"give {_ACCEPTED}")
-        with loaded as archive:
+        # NumPy takes whatever else there is for a pickle, and advises to load it.
+        if not content.startswith(b"PK"):
+            what = "it is not an .npz file" if content else "the .npz file is empty"
+            raise error(what, where=place, mend=f"give {_ACCEPTED}")
+        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
             for key in archive.files:
                 array = archive[key]
                 if not isinstance(array, np.ndarray):  # NumPy gives bytes for a member that is no .npy

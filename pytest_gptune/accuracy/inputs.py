@@ -163,7 +163,7 @@ def fit_inputs(inputs: Mapping[str, Any], signature: Sequence[TensorSpec], where
         raise InputsError(
             f"the inputs do not fit the model{bullets(found)}",
             where=where,
-            mend=f"give arrays for {', '.join(_spec_text(spec) for spec in signature) or 'no input'}",
+            mend=_mend(signature),
         )
     return fitted
 
@@ -281,6 +281,8 @@ def _checked_shapes(
     if found:
         if example:
             mend = f"write shapes={example!r} in the gptune marker, with the dimensions you want"
+            if any(specs[name].shape is None for name in example):
+                mend += " and as many of them, or give inputs="
         else:
             texts = ", ".join(_spec_text(spec) for spec in signature) or "no input"
             mend = f"write shapes={{...}} in the gptune marker that fit {texts}"
@@ -357,6 +359,14 @@ def _shapes_name(shapes: Mapping[str, Sequence[int]]) -> str:
 def _variants(name: str) -> Iterator[str]:
     yield name
     yield from (f"{name}#{number}" for number in itertools.count(2))
+
+
+def _mend(signature: Sequence[TensorSpec]) -> str:
+    """What to give; of types that no golden can hold nothing can be given."""
+    unheld = [spec for spec in signature if dtype_named(spec.dtype) is None]
+    if unheld:
+        return f"tune a part of the model without {', '.join(_spec_text(spec) for spec in unheld)}"
+    return f"give arrays for {', '.join(_spec_text(spec) for spec in signature) or 'no input'}"
 
 
 def _spec_text(spec: TensorSpec) -> str:

@@ -62,14 +62,22 @@ class TensorInfo:
 
     Attributes:
         dtype: NumPy's or ml_dtypes' name of the element type, as ``float32`` or ``bfloat16``.
-        shape: a number for each static dimension, a name or None for each dynamic one.
+        shape: a number for each static dimension, a name or None for each dynamic one; None in place of the
+            tuple where even the rank is unknown.
     """
 
     name: str
     dtype: str
-    shape: tuple[int | str | None, ...]
+    shape: tuple[int | str | None, ...] | None
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether the declaration leaves anything of the shape open."""
+        return self.shape is None or any(not isinstance(dim, int) or dim < 0 for dim in self.shape)
 
     def __str__(self) -> str:
+        if self.shape is None:
+            return f"{self.name}: {self.dtype}[any rank]"
         dims = ", ".join("?" if d is None else str(d) for d in self.shape)
         return f"{self.name}: {self.dtype}[{dims}]"
 

@@ -186,15 +186,22 @@ def _tensor_info(value: Any) -> TensorInfo:
     if kind != "tensor_type":
         return TensorInfo(value.name, str(kind or "unknown").removesuffix("_type"), ())
     tensor = value.type.tensor_type
-    dims: list[int | str | None] = []
-    for dim in tensor.shape.dim:
-        which = dim.WhichOneof("value")
-        dims.append(dim.dim_value if which == "dim_value" else (dim.dim_param or None))
     try:
         element = onnx.TensorProto.DataType.Name(tensor.elem_type)
     except ValueError:  # of a later ONNX, or a damaged file: what builds the model will say
         element = f"type {tensor.elem_type}"
-    return TensorInfo(value.name, dtype_name(element), tuple(dims))
+    return TensorInfo(value.name, dtype_name(element), _declared_shape(tensor))
+
+
+def _declared_shape(tensor: Any) -> tuple[int | str | None, ...] | None:
+    # Without the field the rank is unknown; with an empty one the tensor is a scalar.
+    if not tensor.HasField("shape"):
+        return None
+    dims: list[int | str | None] = []
+    for dim in tensor.shape.dim:
+        which = dim.WhichOneof("value")
+        dims.append(dim.dim_value if which == "dim_value" else (dim.dim_param or None))
+    return tuple(dims)
 
 
 def dtype_name(onnx_name: str) -> str:

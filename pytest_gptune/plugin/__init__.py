@@ -38,10 +38,12 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     if not _uses_options(config):
         return None
     from pytest_gptune.errors import GptuneError
+    from pytest_gptune.plugin.cache_use import check_cache
     from pytest_gptune.plugin.command_line import check_command_line
 
     try:
         check_command_line(config)
+        check_cache(config)
     except GptuneError as error:
         raise pytest.UsageError(str(error)) from None
     wants_knobs = config.getoption("gptune_knobs") is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from pytest_gptune.accuracy import Golden
 from pytest_gptune.records.route_record import RouteRecord
 from pytest_gptune.reports.terminal import rounded_up
 from pytest_gptune.reports.tuning_report import TuningReport
@@ -12,6 +13,8 @@ from pytest_gptune.verdict import Verdict
 
 # Statuses of routes that were not to run.
 _LEFT_OUT = frozenset({"skipped", "pruned"})
+
+_INACCURATE = frozenset({"no_route_passes", "baseline_route_inaccurate"})
 
 # Statuses of routes that did not get as far as numbers.
 _NEVER_RAN = frozenset({"rejected", "crashed", "timeout", "out_of_memory", "test_failed"})
@@ -66,6 +69,17 @@ def verdict_before_finals(report: TuningReport) -> Verdict | None:
     return None
 
 
+def told_of_another_model(verdict: Verdict, golden: Golden, model_sha256: str) -> Verdict:
+    """The verdict; where routes are inaccurate and the golden is of another model, with that."""
+    made_of = golden.provenance.model_sha256
+    if verdict.reason not in _INACCURATE or made_of in ("", model_sha256):
+        return verdict
+    return verdict.saying(
+        "The golden is of another model than this one: if the change is meant, make it anew by "
+        "--gptune-update-goldens."
+    )
+
+
 def _built(report: TuningReport) -> Verdict:
     """The verdict of a run that builds and does nothing else: the engines that matter can be built."""
     spec = report.spec
@@ -104,5 +118,6 @@ def _needed(records: Sequence[RouteRecord]) -> str:
     if finite:
         return f"the smallest epsilon at which one would pass: {rounded_up(min(finite))}."
     if needed:
-        return "no epsilon would do: outputs are missing, of another shape, or not finite."
+        outputs = "outputs are missing, of another shape or not finite"
+        return f"no epsilon would do: {outputs}, or the metric gave no number."
     return "no route is within the epsilon of every output."

@@ -15,17 +15,31 @@ from pytest_gptune.records.tuning_cache import (
     append_finals,
     append_header,
     append_row,
+    check_begun,
     read_cache,
 )
 from pytest_gptune.timing.protocol import MEASURING
 
 if TYPE_CHECKING:
+    import pytest
+
     from pytest_gptune.plugin.state import State
     from pytest_gptune.records.route_record import RouteRecord, TuningSpec
     from pytest_gptune.records.tuning_cache import FinalsRound
 
 # A route that ended otherwise ends the same way again; these are worth another try.
 _RUN_AGAIN = frozenset({"test_failed", "unchecked", "skipped"})
+
+
+def check_cache(config: pytest.Config) -> None:
+    """Refuse a file that is no tuning cache before anything is measured: what is appended to it is lost.
+
+    Raises:
+        CacheError: there is such a file.
+    """
+    path = config.getoption("gptune_cache") or config.getini("gptune_cache")
+    if path:
+        check_begun(config.invocation_params.dir / path)
 
 
 class CacheUse:

@@ -13,7 +13,12 @@ from pytest_gptune.accuracy import AccuracyGate, Case, Golden, load_golden
 from pytest_gptune.engines.base import Backend, BackendMissingError, Environment
 from pytest_gptune.errors import GptuneError, StorageError
 from pytest_gptune.plugin.baseline_entry import new_entry, relative_to
-from pytest_gptune.plugin.before_finals import is_complete, ran_of_planned, verdict_before_finals
+from pytest_gptune.plugin.before_finals import (
+    is_complete,
+    ran_of_planned,
+    told_of_another_model,
+    verdict_before_finals,
+)
 from pytest_gptune.plugin.contest import Contest, make_contest
 from pytest_gptune.plugin.figures import engine_notes, environment_facts, with_speedups
 from pytest_gptune.plugin.finals_journal import FinalsJournal
@@ -75,6 +80,8 @@ def conclude(
         shapes = {name: tuple(array.shape) for name, array in case.inputs.items()}
         report = replace(report, shapes=shapes, cases=tuple(c.name for c in golden.cases))
     verdict = verdict_before_finals(report)
+    if verdict is not None and golden is not None:
+        verdict = told_of_another_model(verdict, golden, spec.model_sha256)
     if verdict is not None or golden is None:
         return state.own_verdict(replace(report, verdict=verdict or report.verdict))
     # By first measurements, which a run that is resumed has as well.
@@ -326,7 +333,7 @@ class _Conclusion:
             message = f"the baseline's route, built again: {contest.result.failures[entry_key]}"
             return self._done(Verdict("fail", "baseline_route_inaccurate", message=message))
         if winner is None:
-            return self._done(Verdict("fail", "no_route_passes", message="no route passed when built again."))
+            return self._done(Verdict("fail", "no_route_passes", message=self._why_none(contest)))
         if spec.update_baseline:
             self.asked = True
             asked = self._state.own_verdict(self._done(Verdict("new", "written"), winner, close))
@@ -373,11 +380,20 @@ class _Conclusion:
         if winner in contest.result.failures:
             # Built once more it failed, so it is no winner; each time there is one route less.
             return self._judge(contest, baseline, entry, entry_key, why, schema_error)
-        tuning_helps = verdict.outcome != "fail" and (change.model or change.stack or change.device)
+        # Where it is not certain that the new engine is no slower, a new baseline would accept that it is.
+        tuning_helps = verdict.outcome not in ("fail", "ambiguous") and (
+            change.model or change.stack or change.device
+        )
         if spec.search == "replay" and tuning_helps:
             advised = verdict.saying("Tuning again is worth while.")
             verdict = replace(advised, command=_tune_command(spec))
         return self._done(verdict, winner, close)
+
+    def _why_none(self, contest: Contest) -> str:
+        """That no route stood the finals, and what stopped the first of them."""
+        ids = {record.key: record.id for record in self._report.routes}
+        reasons = (f"; {ids[key]}: {error}" for key, error in contest.result.failures.items() if key in ids)
+        return "no route passed when built again" + next(reasons, ".")
 
     def _unavailable(self, entry: BaselineEntry) -> Verdict:
         spec = self._report.spec

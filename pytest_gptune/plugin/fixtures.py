@@ -28,13 +28,19 @@ class GptuneEngine:
         self, inputs: Mapping[str, np.ndarray] | None = None, **named: np.ndarray
     ) -> dict[str, np.ndarray]:
         """One inference on ``inputs``, or on arrays given by name; every output by its name."""
-        from pytest_gptune.accuracy import fit_inputs
+        from pytest_gptune.accuracy import InputsError, fit_inputs
 
         __tracebackhide__ = True
-        given = {**(inputs or {}), **named}
+        plan = self._item_run.plan
         with self._item_run.outcomes():
-            fitted = fit_inputs(given, self._item_run.plan.model.inputs, self._item_run.plan.where)
-            return self._engine.run(fitted)
+            if not isinstance(inputs, Mapping | None):
+                first = next((item.name for item in plan.model.inputs), "name")
+                raise InputsError(
+                    f"the engine was called with a {type(inputs).__name__} instead of arrays by input name",
+                    where=plan.where,
+                    mend=f"call it with a mapping, as gptune_engine({{{first!r}: array}})",
+                )
+            return self._engine.run(fit_inputs({**(inputs or {}), **named}, plan.model.inputs, plan.where))
 
     @property
     def info(self) -> EngineInfo:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gptune.accuracy import (
     Case,
     Golden,
+    GoldenError,
     InputsError,
     Provenance,
     load_golden,
@@ -19,7 +20,7 @@ from pytest_gptune.accuracy import (
     save_golden,
 )
 from pytest_gptune.accuracy.goldens import UNDECLARED_SHAPES, golden_to_bytes
-from pytest_gptune.accuracy.tensors import shape_fits
+from pytest_gptune.accuracy.tensors import bullets, by_name, differences, shape_fits
 from pytest_gptune.engines.base import BackendMissingError, BuildRequest, ModelInfo, ShapeRange
 from pytest_gptune.errors import GptuneError, SettingsError
 from pytest_gptune.plugin.plan import Plan, find_file
@@ -56,6 +57,8 @@ def make_golden(plan: Plan, state: State) -> Golden:
     if inputs is None and names:
         cases = tuple((name, tensors) for name, (_, tensors) in zip(names, cases, strict=True))
     outputs, described, version = _reference_outputs(plan, state, reference, cases)
+    if reference is not None:
+        _check_outputs(plan, reference, [name for name, _ in cases], outputs)
     return Golden(
         tuple(Case(name, tensors, out) for (name, tensors), out in zip(cases, outputs, strict=True)),
         Provenance(
@@ -67,6 +70,36 @@ def make_golden(plan: Plan, state: State) -> Golden:
             extra={} if reference is not None else _undeclared(plan.model, outputs),
         ),
     )
+
+
+def _check_outputs(
+    plan: Plan, reference: Any, names: Sequence[str], outputs: Sequence[Mapping[str, np.ndarray]]
+) -> None:
+    """Refuse what no golden of the model can hold before it takes the place of one that is good.
+
+    The model's own outputs may contradict its declaration, as those of some exporters do; a reference's not.
+    """
+    specs = by_name(plan.model.outputs)
+    found: dict[str, None] = {}
+    for name, arrays in zip(names, outputs, strict=True):
+        for text in differences("output", arrays, specs):
+            found[f"{text} (case {name!r})" if len(names) > 1 else text] = None
+    if found:
+        wanted = ", ".join(map(str, plan.model.outputs))
+        raise GoldenError(
+            f"the outputs of {_reference_text(reference)} do not fit the model{bullets(found)}",
+            where=f"{plan.where}, {MARKER_WHERE}, reference=",
+            mend=f"correct the reference, which has to give {wanted}; no golden was written",
+        )
+
+
+def _reference_text(reference: Any) -> str:
+    if isinstance(reference, Path):
+        kind = "model " if reference.suffix == ".onnx" else ""
+        return f"the reference {kind}{reference.name}"
+    if callable(reference):
+        return f"the reference function {getattr(reference, '__name__', repr(reference))}"
+    return "the mapping in reference="
 
 
 def _undeclared(model: ModelInfo, outputs: Sequence[Mapping[str, np.ndarray]]) -> dict[str, str]:

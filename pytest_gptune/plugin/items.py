@@ -161,7 +161,7 @@ class ItemRun:
         """The marker's shapes; without them those of the golden, where the model has dynamic dimensions."""
         where = f"{self.plan.where}, {MARKER_WHERE}, shapes="
         shapes = declared_shapes(self.plan.settings.shapes, where)
-        dynamic = any(not isinstance(d, int) or d < 0 for item in self.plan.model.inputs for d in item.shape)
+        dynamic = any(item.dynamic for item in self.plan.model.inputs)
         if shapes or not dynamic or not self.golden_path.exists():
             return shapes
         try:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 
@@ -36,7 +36,7 @@ from pytest_gptune.records.tuning_cache import CacheError
 from pytest_gptune.reports.tuning_report import TuningReport
 from pytest_gptune.routes import KnobSpace, Route, RouteExpression
 from pytest_gptune.search import SEARCHES, Search, create
-from pytest_gptune.verdict import Verdict
+from pytest_gptune.verdict import Outcome, Verdict
 
 if TYPE_CHECKING:
     from pytest_gptune.plugin.cache_use import CacheUse
@@ -163,6 +163,11 @@ class State:
             return report
         if not isinstance(own, Verdict):
             message = message or f"pytest_gptune_verdict returned {own!r}, which is no Verdict"
+            own = Verdict("fail", "hook_failed", message=message)
+        elif own.outcome not in get_args(Outcome):
+            # Of a word that nobody knows nothing would follow, and the gate would be off.
+            message = f"pytest_gptune_verdict returned the outcome {own.outcome!r}, which is none of "
+            message += ", ".join(get_args(Outcome))
             own = Verdict("fail", "hook_failed", message=message)
         return replace(report, verdict=own)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -29,14 +29,15 @@ class Effect:
         value: the value; ``against`` is the default route's, empty where the cache does not name it.
         routes: how many routes have the value.
         failed: how many of them gave no engine that runs.
-        pairs: routes that differ in this knob alone and were both timed.
+        pairs: routes that differ in this knob alone and were both timed; pairs of the same two engines are
+            one pair.
         inert: of those pairs, how many are one and the same engine.
         ratio: latency with the value over latency without; None without a pair.
         interval: of ``ratio``, 95 %; None where there is none.
         basis: what ``interval`` is taken over: the pairs (of more than 100, 100 evenly spread), or, of the
             only pair, the intervals of its two measurements, which know nothing of the variance between
             builds.
-        loss_pairs: pairs that both have a finite loss.
+        loss_pairs: pairs that both have a finite loss, counted in the same way.
         loss_change: mean over them of the loss with the value less the loss without, in the unit of
             ``CachedTuning.needed``; None without one.
         loss_interval: Student's interval of ``loss_change``, 95 %, over pairs; None below two.
@@ -106,11 +107,11 @@ def _effect(
     routes: Sequence[CachedRoute],
     pairs: Sequence[Pair],
 ) -> Effect:
-    timed = [
+    timed = _of_distinct_engines(
         (first, second)
         for first, second in pairs
         if first.latency_s is not None and second.latency_s is not None and first.timed == second.timed
-    ]
+    )
     # A pair of one engine is no measurement of an effect: where all are, there is none.
     differing = [(a, b) for a, b in timed if not _same_engine(a, b)]
     ratio, interval, basis = _ratio(differing)
@@ -133,6 +134,17 @@ def _effect(
         loss_interval=mean_interval(changes) if len(changes) > 1 else None,
         loss_infinite=infinite,
     )
+
+
+def _of_distinct_engines(pairs: Iterable[Pair]) -> list[Pair]:
+    """The pairs, of those with the same two engines the first: an inert route repeats a measurement."""
+    found: dict[object, Pair] = {}
+    for first, second in pairs:
+        # Without a digest nothing says that engines are the same: each route stands for itself.
+        found.setdefault(
+            (first.engine_digest or first.id, second.engine_digest or second.id), (first, second)
+        )
+    return list(found.values())
 
 
 def _same_engine(first: CachedRoute, second: CachedRoute) -> bool:
@@ -159,7 +171,8 @@ def _ratio(timed: Sequence[Pair]) -> tuple[float | None, tuple[float, float] | N
 
 def _loss_changes(tuning: CachedTuning, pairs: Sequence[Pair]) -> tuple[list[float], int]:
     changes, infinite = [], 0
-    for first, second in pairs:
+    compared = (pair for pair in pairs if all(_loss(tuning, route) is not None for route in pair))
+    for first, second in _of_distinct_engines(compared):
         mine, theirs = _loss(tuning, first), _loss(tuning, second)
         if mine is None or theirs is None or math.isinf(theirs):
             continue

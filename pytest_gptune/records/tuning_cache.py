@@ -23,6 +23,9 @@ from pytest_gptune.timing.statistics import Statistic
 
 SCHEMA = 1
 
+# How every header that this plugin writes begins.
+_BEGINNING = b'{"schema":'
+
 # The kind of a line that holds a round of the finals.
 FINALS = "finals"
 
@@ -238,9 +241,7 @@ def read_cache(path: Path) -> CacheContent:
     except FileNotFoundError:
         return CacheContent({}, {})
     except OSError as error:
-        raise CacheError(
-            f"cannot read the tuning cache: {error.strerror or error}", where=str(path)
-        ) from None
+        raise _unreadable(error, path) from None
     headers: dict[str, Mapping[str, Any]] = {}
     rows: dict[str, dict[str, Mapping[str, Any]]] = {}
     finals: dict[str, list[FinalsRound]] = {}
@@ -259,12 +260,7 @@ def read_cache(path: Path) -> CacheContent:
             key = record.get("key") if isinstance(record, Mapping) else line["build_route"]
             rows.setdefault(tuning, {})[str(key)] = line
         else:
-            if line.get("schema", SCHEMA) != SCHEMA:
-                raise CacheError(
-                    f"the tuning cache has schema {line['schema']!r}, this version reads {SCHEMA}",
-                    where=str(path),
-                    mend=_MEND,
-                )
+            _check_schema(line, path)
             if tuning in headers and conditions_of(headers[tuning]) != conditions_of(line):
                 # Of another model, golden or stack: nothing to take up.
                 rows.pop(tuning, None)
@@ -276,6 +272,46 @@ def read_cache(path: Path) -> CacheContent:
 
 
 _MEND = "give another file to --gptune-cache, or delete this one"
+
+
+def check_begun(path: Path) -> None:
+    """Refuse a file that is there and is no tuning cache, by its first line: large caches open at once.
+
+    Raises:
+        CacheError: it cannot be read, or its first line is none of a tuning cache.
+    """
+    if not path.is_file():  # there is none yet, or it is a device or a pipe, which reading would disturb
+        return
+    try:
+        with path.open("rb") as stream:
+            number, first = next(((n, line) for n, line in enumerate(stream, 1) if line.strip()), (1, b""))
+    except OSError as error:
+        raise _unreadable(error, path) from None
+    if first.endswith(b"\n"):
+        line = _parsed(number, first, path)
+        if is_header(line):
+            _check_schema(line, path)
+    elif not first.startswith(_BEGINNING) and not _BEGINNING.startswith(first):
+        # A run that was killed as it wrote its very first line left the beginning of a header. Anything else
+        # without an end is somebody's file, which the first row would replace.
+        raise _no_line(number, path)
+
+
+def _unreadable(error: OSError, path: Path) -> CacheError:
+    return CacheError(f"cannot read the tuning cache: {error.strerror or error}", where=str(path))
+
+
+def _no_line(number: int, path: Path) -> CacheError:
+    return CacheError(f"line {number} is not a line of a tuning cache", where=str(path), mend=_MEND)
+
+
+def _check_schema(header: Mapping[str, Any], path: Path) -> None:
+    if header.get("schema", SCHEMA) != SCHEMA:
+        raise CacheError(
+            f"the tuning cache has schema {header['schema']!r}, this version reads {SCHEMA}",
+            where=str(path),
+            mend=_MEND,
+        )
 
 
 def lines_of(content: bytes, path: Path, warnings: list[str]) -> Iterator[Mapping[str, Any]]:
@@ -293,13 +329,17 @@ def lines_of(content: bytes, path: Path, warnings: list[str]) -> Iterator[Mappin
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
-        try:
-            plain = json.loads(line)
-        except (ValueError, RecursionError):
-            plain = None
-        if not isinstance(plain, Mapping):
-            raise CacheError(f"line {number} is not a line of a tuning cache", where=str(path), mend=_MEND)
-        yield plain
+        yield _parsed(number, line, path)
+
+
+def _parsed(number: int, line: bytes, path: Path) -> Mapping[str, Any]:
+    try:
+        plain = json.loads(line)
+    except (ValueError, RecursionError):
+        plain = None
+    if not isinstance(plain, Mapping):
+        raise _no_line(number, path)
+    return plain
 
 
 def conditions_of(header: Mapping[str, Any]) -> dict[str, Any]:

@@ -166,11 +166,10 @@ def _facts(report: TuningReport) -> list[str]:
         were = f"{inert} of {len(report.routes)} routes are engines that were there already"
         knobs = ", ".join(knob.removeprefix("-") for knob in report.inert_knobs)
         lines.append(f"inert: {were}" + (f"; knobs without effect on this model: {knobs}" if knobs else ""))
-    accuracy = f"metric {spec.metric}, epsilon {_epsilon(spec.epsilon)}"
-    cases = (
-        f"{len(report.cases)} case{'s' if len(report.cases) != 1 else ''}" if report.cases else "no golden"
-    )
-    lines.append(f"{accuracy}, {cases}, timed on {shapes_text(report.shapes) or '-'}")
+    lines.append(f"metric {spec.metric}, epsilon {_epsilon(spec.epsilon)}")
+    if report.cases:  # not known where the run ended before the golden was read again
+        lines[-1] += f", {len(report.cases)} case{'s' if len(report.cases) != 1 else ''}"
+        lines[-1] += f", timed on {shapes_text(report.shapes)}" if report.shapes else ""
     kinds = sorted({f"{r.latency.latency_kind} {r.latency.statistic}" for r in report.routes if r.latency})
     if kinds:
         lines.append(f"latency: {', '.join(kinds)}; * winner, = co-winner, + in the finals")

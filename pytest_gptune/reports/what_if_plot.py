@@ -60,9 +60,13 @@ def write_what_if_plot(path: Path, found: Sequence[tuple[CachedTuning, Sequence[
 
 
 def _draw(axes: Axes, tuning: CachedTuning, rungs: Sequence[Rung]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     rungs = sorted(rungs, key=_place)
     places = [_place(rung) for rung in rungs]
-    positive = [place for place in places if place > 0]
+    asked = 1.0 if rungs[0].multiple is not None else tuning.epsilon
+    marked = [asked] if isinstance(asked, (int, float)) else []
+    positive = [place for place in (*places, *marked) if place > 0]
     smallest, greatest = min(positive, default=1.0), max(positive, default=1.0)
     # Epsilon 0 asks for equality and has its place: linear below the smallest epsilon, logarithmic above.
     axes.set_xscale("symlog", linthresh=10.0 ** math.floor(math.log10(smallest)))
@@ -73,23 +77,32 @@ def _draw(axes: Axes, tuning: CachedTuning, rungs: Sequence[Rung]) -> None:
     axes.set_xlim(min(0.0, *places), end)
     axes.set_xlabel("multiple of the epsilons of the outputs" if rungs[0].multiple is not None else "epsilon")
     axes.set_ylabel("eligible routes", color="tab:blue")
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))  # there are no halves of routes
+    for epsilon in marked:
+        axes.axvline(epsilon, color="tab:gray", linestyle=":")
+        place = axes.get_xaxis_transform()
+        axes.text(epsilon, 1.0, " the test's", transform=place, fontsize="small", color="tab:gray", va="top")
     axes.set_title(tuning.tuning or tuning.writer, fontsize="medium")
     won = [
-        (place, rung.winner.latency_s * 1e3)
+        (place, rung.winner.latency_s)
         for place, rung in zip(places, rungs, strict=True)
         if rung.winner is not None and rung.winner.latency_s is not None
     ]
     if won:
         right = axes.twinx()
+        slowest_s = max(latency_s for _, latency_s in won)
+        factor, unit = (1e3, "ms") if slowest_s >= 1e-3 else (1e6, "us")
+        latencies = [latency_s * factor for _, latency_s in won]
         right.step(
             [*(place for place, _ in won), end],
-            [*(latency for _, latency in won), won[-1][1]],
+            [*latencies, latencies[-1]],
             where="post",
             color="tab:orange",
             linestyle="--",
         )
-        right.set_ylim(0, max(latency for _, latency in won) * 1.1)
-        right.set_ylabel("winner's latency (ms)", color="tab:orange")
+        # Apart from the counts, which would hide a line that is as level.
+        right.set_ylim(0, slowest_s * factor * 1.25)
+        right.set_ylabel(f"winner's latency ({unit})", color="tab:orange")
 
 
 def _place(rung: Rung) -> float:

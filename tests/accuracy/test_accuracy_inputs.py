@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import math
+import pickle
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,8 +121,9 @@ class TestRandom:
     def test_unsupported(self):
         with pytest.raises(InputsError, match="dtype string is not supported"):
             random_inputs([Info("s", "string", (1,))], {}, 0)
-        with pytest.raises(InputsError, match="unknown rank"):
-            random_inputs([Info("s", "float32", None)], {}, 0)
+        with pytest.raises(InputsError, match="unknown rank") as caught:
+            random_inputs([Info("s", "float32", None)], {}, 0, where="here")
+        assert (caught.value.where, "or give inputs=" in caught.value.mend) == ("here", True)
         assert random_inputs([Info("s", "float32", None)], {"s": (2,)}, 0)["s"].shape == (2,)
 
     @pytest.mark.parametrize("seed", [-1, 1.0, True, None])
@@ -196,6 +198,12 @@ class TestFit:
     def test_models_order(self):
         given = {"ids": np.array([1, 2]), "x": np.zeros((1, 3))}
         assert list(fit_inputs(given, [X, IDS])) == ["x", "ids"]
+
+    def test_of_a_type_that_no_golden_holds(self):
+        with pytest.raises(InputsError, match="dtype str of the model is not supported") as info:
+            fit_inputs({"s": np.array(["a"])}, [X, Info("s", "str", (1,))])
+        assert "tune a part of the model without 's' str[1]" in str(info.value)
+        assert "give arrays" not in str(info.value)
 
     def test_the_given_array_stays_as_it_is(self):
         array = np.zeros((1, 3), np.float32)
@@ -335,10 +343,13 @@ class TestNpz:
         self.expect(path, "the .npz is empty")
         np.save(tmp_path / "b.npy", np.ones(1))
         self.expect(tmp_path / "b.npy", "a single array")
-        path.write_bytes(b"text")
-        self.expect(path, "cannot be read")
+        for content in (b"text", b"x,y\n1,2\n", pickle.dumps({"x": 1}), b"\x08\x01\x10\x01"):
+            path.write_bytes(content)
+            self.expect(path, "it is not an .npz file")
         path.write_bytes(b"")
-        self.expect(path, "cannot be read")
+        self.expect(path, "the .npz file is empty")
+        path.write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
+        self.expect(path, "Git LFS pointer")
         np.savez(path, x=np.arange(100))
         path.write_bytes(path.read_bytes()[:-50])
         self.expect(path, "cannot be read")

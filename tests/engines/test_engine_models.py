@@ -98,6 +98,16 @@ def test_dimensions_static_named_and_unknown(tmp_path: Path) -> None:
     assert str(info.inputs[0]) == "x: float32[batch, ?, 3]"
 
 
+def test_an_unknown_rank_is_no_scalar(tmp_path: Path) -> None:
+    """A tensor type without a shape has any rank; with an empty shape it has none."""
+    unranked = inspect_model(models.identity(tmp_path / "u.onnx", "float32", None))
+    scalar = inspect_model(models.identity(tmp_path / "s.onnx", "float32", ()))
+    assert (unranked.inputs[0].shape, unranked.outputs[0].shape) == (None, None)
+    assert (scalar.inputs[0].shape, scalar.outputs[0].shape) == ((), ())
+    assert str(unranked.inputs[0]) == "x: float32[any rank]"
+    assert [info.inputs[0].dynamic for info in (unranked, scalar)] == [True, False]
+
+
 def test_weights_are_no_inputs(tmp_path: Path) -> None:
     """Before IR version 4 each initializer is listed as an input too."""
     model = _adding([numpy_helper.from_array(np.ones((2, 3), np.float32), "k")])

@@ -64,6 +64,36 @@ def test_inputs_that_the_model_does_not_have_fail_the_test(project: Project) -> 
     result.stdout.fnmatch_lines(["*the inputs do not fit the model*"])
 
 
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        ("np.ones((2, 8), 'f')", "ndarray"),
+        ("np.ones(1, 'f')", "ndarray"),
+        ("inputs=np.ones((2, 8), 'f')", "ndarray"),
+        ("[]", "list"),
+        ("[1.0], x=[1.0]", "list"),
+        ("0", "int"),
+    ],
+)
+def test_inputs_without_names_fail_the_test_with_one_message(project: Project, given: str, kind: str) -> None:
+    project.tests(
+        f"import numpy as np\n{MARKER}\ndef test_model(gptune_engine):\n    gptune_engine({given})\n"
+    )
+
+    result = project.run()
+
+    assert result.parseoutcomes()["failed"] == 1
+    result.stdout.fnmatch_lines(
+        [
+            f"the engine was called with a {kind} instead of arrays by input name",
+            "  in: test_model.py::test_model",
+            "  do: call it with a mapping, as gptune_engine({'x': array})",
+        ],
+        consecutive=True,
+    )
+    result.stdout.no_fnmatch_line("*ValueError*")
+
+
 def test_a_class(project: Project) -> None:
     project.tests(
         f"""

@@ -199,3 +199,65 @@ def test_a_resumed_run_takes_it_up_with_its_latency(project: Project) -> None:
     (test,) = json.loads((project.path / "x.json").read_text())["tests"]
     latencies = {route["id"]: route["latency"] for route in test["routes"]}
     assert latencies[APPROXIMATION]["p25"] == before[APPROXIMATION]["record"]["latency"]["p25"]
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (b"garbage\n", 1),
+        (b"garbage", 1),
+        (b'{\n  "entries": []\n}\n', 1),
+        (b'{"entries": []}', 1),
+        (b"\n\n[1]\n", 3),
+        (b"\x00\xff\n", 1),
+    ],
+)
+@pytest.mark.parametrize("of", ["option", "ini", "continue"])
+def test_a_file_that_is_no_cache_is_refused_and_left(
+    project: Project, content: bytes, line: int, of: str
+) -> None:
+    project.tests(CHECK)
+    path = project.write("cache.jsonl", content)
+    if of == "ini":
+        project.ini(gptune_cache=path.name)
+
+    result = project.run(*{"option": [CACHE], "ini": [], "continue": [CACHE, "--gptune-continue"]}[of])
+
+    assert result.ret == 4
+    result.stderr.fnmatch_lines(
+        [
+            f"ERROR: line {line} is not a line of a tuning cache",
+            f"  in: {path}",
+            "  do: give another file to --gptune-cache, or delete this one",
+        ]
+    )
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("kept", [0, 5, 40, -1])
+def test_a_cache_whose_first_line_is_torn_is_written_on(project: Project, kept: int) -> None:
+    """A run that was killed as it began left it."""
+    project.tests(CHECK)
+    project.run(CACHE)
+    path = project.path / "cache.jsonl"
+    (header, _) = path.read_bytes().splitlines()
+    path.write_bytes(header[:kept] if kept >= 0 else header)
+
+    project.run(CACHE).assert_outcomes(passed=1, skipped=1)
+
+    assert path.read_bytes().splitlines()[0] == header
+    assert tuning(project).routes[0].status == "passed"
+
+
+def test_a_cache_whose_last_line_is_torn_is_written_on(project: Project) -> None:
+    """A run that was killed as it wrote a later row left it."""
+    project.tests(CHECK)
+    project.run(CACHE)
+    path = project.path / "cache.jsonl"
+    before = path.read_bytes()
+    path.write_bytes(before + before[:30])
+
+    project.run(CACHE).assert_outcomes(passed=1, skipped=1)
+
+    assert path.read_bytes().startswith(before)
+    assert len(tuning(project).routes) == 1

@@ -238,6 +238,59 @@ def test_a_callable_that_raises_is_named(project: Project) -> None:
     result.stdout.fnmatch_lines(["the reference function raised KeyError: 'z'", "  in: *", "  do: *"])
 
 
+@pytest.mark.parametrize(
+    ("reference", "named", "difference"),
+    [
+        (
+            "wrong",
+            "the reference function wrong",
+            "output 'y': shape [[]4, 3] does not fit [[]2, 8] of the model",
+        ),
+        (
+            "{'y': np.zeros((2, 8), int)}",
+            "the mapping in reference=",
+            "output 'y': dtype int64 does not fit *",
+        ),
+        (
+            "'y.npz', inputs={'x': X}",
+            "the reference y.npz",
+            "output 'y': shape [[]3] does not fit [[]2, 8] of the model",
+        ),
+        ("'flat.onnx'", "the reference model flat.onnx", "output 'y': shape [[]16] does not fit [[]2, 8] *"),
+    ],
+    ids=["function", "mapping", "npz", "model"],
+)
+@pytest.mark.parametrize("there", [False, True], ids=["none", "good golden"])
+def test_a_reference_whose_outputs_do_not_fit_writes_no_golden(
+    project: Project, reference: str, named: str, difference: str, there: bool
+) -> None:
+    np.savez(project.path / "y.npz", y=np.zeros(3, np.float32))
+    flat = onnx.load(project.path / MODEL)
+    flat.graph.node[-1].output[0] = "square"
+    flat.graph.initializer.append(onnx.numpy_helper.from_array(np.array([-1]), "shape"))
+    flat.graph.node.append(onnx.helper.make_node("Reshape", ["square", "shape"], ["y"]))
+    flat.graph.output[0].CopyFrom(onnx.helper.make_tensor_value_info("y", 1, [16]))
+    models.write(flat, project.path / "flat.onnx")
+    before = "X = np.ones((2, 8))\ndef wrong(inputs):\n    return {'y': np.zeros((4, 3), 'f')}"
+    project.tests(body(f"reference={reference}", before), golden="test_model" if there else None)
+
+    result = project.run(UPDATE)
+
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(
+        [
+            f"the outputs of {named} do not fit the model",
+            f"*- {difference}",
+            "  in: test_model.py::test_model, @pytest.mark.gptune(...), reference=",
+            "  do: correct the reference, which has to give y: float32[[]2, 8]; no golden was written",
+        ]
+    )
+    result.stdout.no_fnmatch_line("*--gptune-update-goldens*")
+    assert project.golden_path().exists() == there
+    if there:
+        assert project.golden_path().read_bytes() == project.golden_content
+
+
 def test_inputs_are_an_npz_with_cases(project: Project) -> None:
     np.savez(project.path / "x.npz", **{"small/x": X / 10, "large/x": X * 10})
     project.tests(body("inputs='x.npz'"), golden=None)

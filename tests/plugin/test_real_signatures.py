@@ -186,7 +186,49 @@ def test_a_reference_of_another_shape_is_still_a_mistake(project: Project, tmp_p
     put(project, embedding())
     wrong = "def wrong(ids):\n    return {'pooled': np.zeros((1, 7), np.float32)}\n"
     project.tests(body('shapes={"ids": (1, 5)}, reference=wrong', wrong), golden=None)
-    project.run(UPDATE)
-    result = project.run()
+    result = project.run(UPDATE)
     result.stdout.fnmatch_lines(["*output 'pooled': shape [[]1, 7[]] does not fit*"])
     assert result.ret == pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shape"),
+    [
+        ("shapes={'x': (2, 3)}", (2, 3)),
+        ("shapes={'x': ()}", ()),
+        ("inputs={'x': np.ones((2, 3, 4), 'f')}", (2, 3, 4)),
+        ("shapes={'x': (2, 3)}, reference=lambda inputs: {'y': inputs['x']}", (2, 3)),
+    ],
+    ids=["shapes", "scalar", "inputs", "function"],
+)
+@pytest.mark.parametrize("isolation", ["none", "process"])
+def test_tensors_of_unknown_rank(
+    project: Project, isolation: str, arguments: str, shape: tuple[int, ...]
+) -> None:
+    project.ini(gptune_isolation=isolation)
+    models.identity(project.path / MODEL, "float32", None)
+    project.tests(body(arguments), golden=None)
+
+    check_runs(project, cases=1)
+
+    (case,) = load_golden(project.golden_path()).cases
+    assert (case.inputs["x"].shape, case.outputs["y"].shape) == (shape, shape)
+
+
+def test_no_inputs_are_made_of_an_unknown_rank(project: Project) -> None:
+    models.identity(project.path / MODEL, "float32", None)
+    project.tests(body(""), golden=None)
+
+    result = project.run(UPDATE)
+
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(
+        [
+            "random inputs cannot be made",
+            "*- input 'x' has a shape of unknown rank",
+            "  in: test_model.py::test_model*",
+            "  do: write shapes={'x': (1,)} in the gptune marker, with the dimensions you want and as many "
+            "of them, or give inputs=",
+        ]
+    )
+    assert not project.golden_path().exists()

@@ -83,6 +83,40 @@ def test_pairs_of_one_engine_are_inert():
     assert by_value(tuning)["-a=1"].inert == 1
 
 
+def test_pairs_of_the_same_two_engines_count_once():
+    """In a full search every inert value repeats each measurement of the others."""
+    tuning = tuning_of(
+        [
+            record("", 2.0, 0.0, engine_digest="d", spread=0.1),
+            record("-a=1", None, None, "inert", engine_digest="d"),
+            record("-b=1", 1.0, 0.25, engine_digest="e", spread=0.2),
+            record("-a=1 -b=1", None, None, "inert", engine_digest="e"),
+        ]
+    )
+    found = by_value(tuning)
+    effect = found["-b=1"]
+    assert (effect.routes, effect.pairs, effect.inert, effect.basis) == (2, 1, 0, "measurements")
+    assert effect.ratio == pytest.approx(0.5)
+    assert effect.interval == pytest.approx((0.8 / 2.2, 1.2 / 1.8))
+    assert (effect.loss_pairs, effect.loss_change, effect.loss_interval) == (1, 0.25, None)
+    assert (found["-a=1"].pairs, found["-a=1"].inert, found["-a=1"].ratio) == (2, 2, 1.0)
+
+
+def test_pairs_that_share_one_engine_are_two():
+    tuning = tuning_of(
+        [
+            record("", 2.0, 0.0, engine_digest="d"),
+            record("-a=1", 1.0, 0.0, engine_digest="e"),
+            record("-b=1", None, None, "inert", engine_digest="d"),
+            record("-a=1 -b=1", 1.2, 0.0, engine_digest="f"),
+        ]
+    )
+    effect = by_value(tuning)["-a=1"]
+    expected = paired_ratio([1.0, 1.2], [2.0, 2.0])
+    assert (effect.pairs, effect.basis) == (2, "pairs")
+    assert effect.interval == pytest.approx((expected.low, expected.high))
+
+
 def test_infinite_losses_are_counted_apart():
     tuning = tuning_of(
         [

@@ -230,7 +230,7 @@ def test_facts_of_a_tuning_without_golden_and_figures() -> None:
     tuning = replace(tuning, spec=spec(epsilon=None, model_path="C:\\models\\net.onnx"))
     text = "\n".join(summary_lines(tuning, 80))
     assert "net.onnx on onnxruntime\n" in text
-    assert "epsilon none, no golden, timed on -" in text
+    assert "  metric lInf, epsilon none\n" in text  # nothing is known of a golden, and nothing said
     assert "latency:" not in text
     assert "one" in text
     check_lines(text.splitlines(), 80)

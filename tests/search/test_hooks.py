@@ -173,12 +173,23 @@ def test_a_verdict_of_ones_own(planted: PlantedProject) -> None:
     result.stdout.fnmatch_lines(["*verdict: fail, too_slow*we need 1.5x*"])
 
 
-@pytest.mark.parametrize("body", ["raise KeyError('x')", "return 'pass'"])
-def test_a_verdict_hook_that_fails_is_a_failed_verdict(planted: PlantedProject, body: str) -> None:
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("raise KeyError('x')", "pytest_gptune_verdict: KeyError: 'x'"),
+        ("return 'pass'", "pytest_gptune_verdict returned 'pass', which is no Verdict"),
+        (
+            "import dataclasses; return dataclasses.replace(report.verdict, outcome='failed')",
+            "pytest_gptune_verdict returned the outcome 'failed', which is none of pass, fail, ambiguous",
+        ),
+    ],
+)
+def test_a_verdict_hook_that_fails_is_a_failed_verdict(planted: PlantedProject, body: str, said: str) -> None:
     planted.plant(knobs=KNOBS)
     planted.write("conftest.py", f"def pytest_gptune_verdict(report):\n    {body}\n")
     result, test = planted.search("--gptune-search=fast")
     assert (test["verdict"]["outcome"], test["verdict"]["reason"]) == ("fail", "hook_failed")
+    assert said in test["verdict"]["message"]
     assert result.ret == 1
     result.stdout.no_fnmatch_line("*INTERNALERROR*")
 

@@ -200,6 +200,9 @@ class TestAmbiguous:
         failure = run.case().find("failure")
         assert failure is not None
         assert "gptune_ambiguous" in (failure.text or "")
+        # A new baseline would accept what may be slower.
+        assert "Tuning again" not in run.text
+        assert "--gptune-update-baseline" not in run.text
 
     def test_warnings_that_are_errors_do_not_end_the_run(self, noisy: SteadyProject) -> None:
         run = noisy.run("-W", "error")

@@ -304,6 +304,16 @@ class TestInaccurate:
         rows = steady.path / "rows.json"
         assert not rows.exists() or json.loads(rows.read_text() or '{"benchmarks": []}')["benchmarks"] == []
 
+        assert "of another model" not in run.text
+
+    def test_a_golden_of_another_model_is_told(self, steady: SteadyProject) -> None:
+        other_weights(steady)
+        for search in ("full", "replay"):
+            run = steady.run(f"--gptune-search={search}")
+            assert (run.code, run.said) == (1, ("fail", "no_route_passes"))
+            assert "The golden is of another model than this one" in run.text
+        assert steady.run("--gptune-search=full", "--gptune-update-goldens").said[0] == "pass"
+
     def test_its_routes_are_xfailed_and_the_baselines_fails(self, steady: SteadyProject) -> None:
         steady.move_golden(1e-2)
         run = steady.run("--gptune-search=full")
@@ -379,29 +389,6 @@ class TestInaccurate:
         run = steady.run("--gptune-search=fast")
         assert (run.code, run.said) == (1, ("fail", "baseline_route_inaccurate"))
         assert "built again" in run.text
-
-
-class TestNoRoute:
-    def test_every_route_is_rejected(self, steady: SteadyProject) -> None:
-        steady.record("baseline.json").unlink()
-        steady.set(rejected=["18"])
-        run = steady.run("--gptune-search=full")
-        assert (run.code, run.said) == (1, ("fail", "every_route_failed"))
-        assert run.outcomes == {"failed": 1, "xfailed": 4}
-        assert "default: rejected: steady refuses ''" in run.text
-
-    def test_every_route_crashes(self, steady: SteadyProject) -> None:
-        steady.record("baseline.json").unlink()
-        steady.set(crashed=["18"])
-        run = steady.run("--gptune-search=full")
-        assert (run.code, run.said) == (1, ("fail", "every_route_failed"))
-        assert "steady gave up" in run.text
-
-    def test_one_of_several_is_rejected(self, steady: SteadyProject) -> None:
-        steady.set(rejected=["-first=on"])
-        run = steady.run("--gptune-search=full")
-        assert (run.code, run.said) == (0, ("pass", "unchanged"))
-        assert run.statuses["first=on"] == "rejected"
 
 
 class TestNew:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import hashlib
 import importlib.util
 import json
 import platform
@@ -28,6 +27,7 @@ from pytest_gptune.engines.machine import cpu_model, load_average, steering_envi
 from pytest_gptune.engines.onnxruntime import cuda_provider, identity, knobs, quantise
 from pytest_gptune.engines.onnxruntime.build_errors import build_error
 from pytest_gptune.engines.onnxruntime.cuda_engine import CudaSessionEngine
+from pytest_gptune.engines.onnxruntime.graph_digest import graph_digest
 from pytest_gptune.engines.onnxruntime.quantised_model import quantised_request
 from pytest_gptune.engines.onnxruntime.session import SessionEngine
 from pytest_gptune.errors import ModelError, SettingsError
@@ -207,7 +207,7 @@ class OnnxRuntimeBackend:
         key = (request.model_sha256, _provider(request.options), json.dumps(of_graph, sort_keys=True))
         if key not in self._graphs:
             data = self._optimised(request)
-            self._graphs[key] = None if data is None else hashlib.sha256(data).hexdigest()
+            self._graphs[key] = None if data is None else graph_digest(data)
         graph = self._graphs[key] or json.dumps(effective, sort_keys=True)
         return _digest(request, graph, effective)
 
@@ -218,8 +218,8 @@ class OnnxRuntimeBackend:
         request = quantised_request(request)
         options, effective = _session_options(request)
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        digest = _digest(request, hashlib.sha256(data).hexdigest(), effective)
         try:
+            digest = _digest(request, graph_digest(data), effective)
             return self._engine(request, data, options, effective, digest, lambda: data, len(data))
         except ModelError as error:
             raise BuildRejectedError(f"the kept engine cannot be loaded: {error.what}") from error

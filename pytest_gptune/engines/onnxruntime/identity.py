@@ -1,8 +1,8 @@
 """What makes two ONNX Runtime engines the same: the optimised graph, and the session options that apply.
 
 The graph is had from ONNX Runtime itself: a session that writes its optimised model, without repacking
-weights, costs a few milliseconds for small models and the time of loading for large ones. The written model
-is equal to the byte for equal graphs, in one process and between processes.
+weights, costs a few milliseconds for small models and the time of loading for large ones. Names in it differ
+from one session to the next, so that it is not compared byte for byte: see ``graph_digest``.
 """
 
 from __future__ import annotations

@@ -176,7 +176,9 @@ def model_from_plain(plain: Mapping[str, Any]) -> ModelInfo:
     """The description of a model as it crosses the pipe."""
 
     def tensors(items: list[list[Any]]) -> tuple[TensorInfo, ...]:
-        return tuple(TensorInfo(name, dtype, tuple(shape)) for name, dtype, shape in items)
+        return tuple(
+            TensorInfo(name, dtype, None if shape is None else tuple(shape)) for name, dtype, shape in items
+        )
 
     return ModelInfo(
         plain["path"],

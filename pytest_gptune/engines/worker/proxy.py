@@ -350,7 +350,7 @@ def _request_to_plain(request: BuildRequest) -> dict[str, Any]:
 
 def _model_to_plain(model: ModelInfo) -> dict[str, Any]:
     def tensors(items: Any) -> list[list[Any]]:
-        return [[item.name, item.dtype, list(item.shape)] for item in items]
+        return [[item.name, item.dtype, None if item.shape is None else list(item.shape)] for item in items]
 
     return {
         "path": model.path,
