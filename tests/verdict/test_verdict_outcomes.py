@@ -182,9 +182,11 @@ class TestOtherModel:
         assert (run.code, run.said) == (0, ("pass", "within_limit"))
         assert run.verdict["gate"] == "paired"
 
-    def test_against_an_unknown_revision(self, steady: SteadyProject) -> None:
+    def test_against_an_unknown_revision_of_the_configuration(self, steady: SteadyProject) -> None:
+        """Which goes with the project to clones that lack it; on the command line it is refused."""
         slow(steady)
-        run = steady.run("--gptune-against=v9")
+        steady.ini(gptune_against="v9")
+        run = steady.run()
         assert run.verdict["gate"] == "absolute"
         assert "git knows no revision 'v9'" in run.text
 
