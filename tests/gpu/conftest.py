@@ -8,6 +8,14 @@ import pytest
 
 from pytest_gptune.engines.base import BackendMissingError
 from pytest_gptune.engines.cuda import Device, Stream
+from pytest_gptune.storage import locked
+
+
+@pytest.fixture(autouse=True)
+def _alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Processes of one run take turns: engines that run at once measure each other."""
+    with locked(tmp_path_factory.getbasetemp().parent / "gpu"):
+        yield
 
 
 @pytest.fixture(scope="session")
