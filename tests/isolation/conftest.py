@@ -62,7 +62,7 @@ class FaultyProject:
         mlp(folder / "model.onnx", layers=1, width=8, batch=2)
         (folder / "pytest.ini").write_text("[pytest]\n")
 
-    def run(self, routes: str, *arguments: str, timeout_s: float = 6.0, **environment: str) -> Outcome:
+    def run(self, routes: str, *arguments: str, timeout_s: float = 60.0, **environment: str) -> Outcome:
         """Tune, and look at what is left."""
         (self.folder / "test_it.py").write_text(TEST.format(routes=routes))
         run_id = uuid.uuid4().hex
