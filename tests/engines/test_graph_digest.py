@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -159,6 +160,15 @@ def test_what_is_computed_is_in_it(change: Callable[[onnx.ModelProto], None]) ->
 def test_what_is_no_model(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="not an ONNX model"):
         graph_digest(b"\xff not a model")
+
+
+def test_without_onnx_it_is_of_the_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As under the interpreter of a reference engine, which has the backend and NumPy alone."""
+    model, named = small(), small()
+    named.graph.node[0].name = "another"
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    plain = model.SerializeToString()
+    assert graph_digest(plain) == graph_digest(plain) != graph_digest(named.SerializeToString())
 
 
 def test_sessions_of_one_model_are_one_engine(tmp_path: Path) -> None:
